@@ -11,6 +11,7 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/Output.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
@@ -142,7 +143,7 @@ int runDumpAst(const CheckOptions &options) {
   }
   std::unique_ptr<ast::Ast> tree = parseRecipe(*buffer, session.diags());
   if (!session.diags().hasErrors())
-    llvm::outs() << ast::dump(tree->recipe(), session.sources());
+    printOut("{}", ast::dump(tree->recipe(), session.sources()));
   return session.finish();
 }
 

@@ -218,7 +218,7 @@ constexpr uint32_t kRefusedCalls[] = {
     SYS_pivot_root, SYS_chroot, SYS_move_mount, SYS_open_tree, SYS_fsopen, SYS_fsmount,
     SYS_mount_setattr, SYS_unshare, SYS_setns, SYS_name_to_handle_at, SYS_open_by_handle_at,
     SYS_swapon, SYS_swapoff, SYS_reboot, SYS_kexec_load, SYS_init_module, SYS_finit_module,
-    SYS_delete_module, SYS_quotactl, SYS_acct, SYS_syslog, SYS_personality};
+    SYS_delete_module, SYS_quotactl, SYS_acct, SYS_syslog, SYS_personality, SYS_shmget};
 // clang-format on
 
 /// Installs the filter. `clone` is refused if it makes a namespace, and `clone3`, whose flags are

@@ -7,6 +7,7 @@
 #include "compiler/tools/DataTokenize.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Report.h"
 #include "runtime/tokenize/BuildIndexed.h"
 #include "llvm/Support/raw_ostream.h"
@@ -42,10 +43,10 @@ int runBuild(const DataOptions &options) {
     llvm::errs() << "shardc: " << lineOf(summary.status().report()) << "\n";
     return exitStatusOf(summary.status());
   }
-  llvm::outs() << fmt::format(
-      "{0}.bin, {0}.idx: {1} in {2} from {3} ({4})\n", options.paths.back(),
-      formatCount(summary->tokens, "token"), formatCount(summary->documents, "document"),
-      formatCount(summary->files, "file"), formatCount(summary->emptyDocuments, "empty document"));
+  printOut("{0}.bin, {0}.idx: {1} in {2} from {3} ({4})\n", options.paths.back(),
+           formatCount(summary->tokens, "token"), formatCount(summary->documents, "document"),
+           formatCount(summary->files, "file"),
+           formatCount(summary->emptyDocuments, "empty document"));
   return kFine;
 }
 

@@ -10,6 +10,7 @@
 
 #include "compiler/basic/Numbers.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Report.h"
 #include "runtime/base/Reports.h"
 #include "runtime/data/ByteTokenizer.h"
@@ -49,17 +50,16 @@ void printCounts(const std::string &prefix, const PackCounts &counts, int64_t le
   auto share = [](int64_t part, int64_t whole) {
     return whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
   };
-  llvm::outs() << fmt::format(
-      "{0}.bin, {0}.mask.bin, {0}.json: {1} in {2} for 'model.seq_length = {3}'\n", prefix,
-      formatCount(counts.rows, "row"), formatCount(counts.packs, "pack"), length);
-  llvm::outs() << fmt::format(
+  printOut("{0}.bin, {0}.mask.bin, {0}.json: {1} in {2} for 'model.seq_length = {3}'\n", prefix,
+           formatCount(counts.rows, "row"), formatCount(counts.packs, "pack"), length);
+  printOut(
       "{:.1f} % of the places have a token, and {:.1f} % of these count in the loss; up to {} a "
       "pack\n",
       share(counts.places, counts.packs * length), share(counts.supervised, counts.places),
       formatCount(counts.mostRows, "row"));
   if (counts.cut + counts.tooLong + counts.withoutLoss > 0)
-    llvm::outs() << fmt::format("{} cut, {} left out as too long, {} without a token that counts\n",
-                                formatCount(counts.cut, "row"), counts.tooLong, counts.withoutLoss);
+    printOut("{} cut, {} left out as too long, {} without a token that counts\n",
+             formatCount(counts.cut, "row"), counts.tooLong, counts.withoutLoss);
 }
 
 // --- sft ---
@@ -79,12 +79,11 @@ void printNotes(const std::vector<tokenize::SftNote> &notes) {
           note.count == 1 ? "at " + note.place : "from " + note.place + " on", note.text));
   }
   if (!ignored.empty())
-    llvm::outs() << fmt::format("keys that are ignored: {}\n", fmt::join(ignored, ", "));
+    printOut("keys that are ignored: {}\n", fmt::join(ignored, ", "));
   for (size_t i = 0; i < std::min(told.size(), kNotesMax); ++i)
-    llvm::outs() << plan::printable(told[i]) << "\n";
+    printOut("{}\n", plan::printable(told[i]));
   if (told.size() > kNotesMax)
-    llvm::outs() << fmt::format("and {} more notes, which the manifest has\n",
-                                told.size() - kNotesMax);
+    printOut("and {} more notes, which the manifest has\n", told.size() - kNotesMax);
 }
 
 struct SftCommand {

@@ -9,6 +9,7 @@
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/DataPacks.h"
 #include "compiler/tools/HostModel.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/WeightSources.h"
 #include "runtime/data/PackReference.h"
@@ -87,9 +88,8 @@ Status makeReference(const ReferenceCommand &command, const data::PackFiles &fil
     found.logProbabilities.push_back(sum);
   }
   RETURN_IF_ERROR(data::writePackReference(files, found));
-  llvm::outs() << fmt::format("{}.reference.json: the log-probabilities of {} by '{}'\n",
-                              files.prefix(), formatCount(files.manifest().rows, "answer"),
-                              command.model);
+  printOut("{}.reference.json: the log-probabilities of {} by '{}'\n", files.prefix(),
+           formatCount(files.manifest().rows, "answer"), command.model);
   return Status::ok();
 }
 

@@ -9,6 +9,7 @@
 
 #include "compiler/basic/Numbers.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Report.h"
 #include "runtime/tokenize/Tokenize.h"
 #include "llvm/Support/raw_ostream.h"
@@ -84,9 +85,8 @@ int runTokenize(const TokenizeCommand &command) {
     return exitStatusOf(summary.status());
   }
   if (summary->resumedTokens > 0)
-    llvm::outs() << fmt::format("continued after {} tokens of an earlier run\n",
-                                summary->resumedTokens);
-  llvm::outs() << fmt::format(
+    printOut("continued after {} tokens of an earlier run\n", summary->resumedTokens);
+  printOut(
       "{0}.bin, {0}.idx, {0}.json: {1} in {2} from {3} ({4}); the vocabulary has {5}, and {6}\n",
       command.prefix, formatCount(summary->counts.tokens, "token"),
       formatCount(summary->counts.documents, "document"), formatCount(summary->files, "file"),

@@ -15,6 +15,7 @@
 #include "compiler/tools/FitSplits.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/Output.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Summary.h"
 #include "llvm/Support/raw_ostream.h"
@@ -27,26 +28,24 @@ using Json = nlohmann::ordered_json;
 void printMemory(const plan::Plan &plan) {
   const plan::Role &role = predict::largestRole(plan);
   if (plan.roles.size() > 1)
-    llvm::outs() << fmt::format("of the role that needs most, {}: {}\n", role.name, role.why);
+    printOut("of the role that needs most, {}: {}\n", role.name, role.why);
   plan::MemoryByPurpose memory = plan::memoryByPurpose(role);
-  llvm::outs() << fmt::format("{:<18} {:>14} {:>14}\n", "purpose", "kept", "at the peak");
+  printOut("{:<18} {:>14} {:>14}\n", "purpose", "kept", "at the peak");
   for (size_t p = 0; p < memory.cells.size(); ++p)
     if (memory.cells[p] + memory.transient[p] > 0)
-      llvm::outs() << fmt::format(
-          "{:<18} {:>14} {:>14}\n", plan::toString(static_cast<plan::Purpose>(p)),
-          plan::formatBytes(memory.cells[p]), plan::formatBytes(memory.transient[p]));
+      printOut("{:<18} {:>14} {:>14}\n", plan::toString(static_cast<plan::Purpose>(p)),
+               plan::formatBytes(memory.cells[p]), plan::formatBytes(memory.transient[p]));
   for (int a = 0; a < plan::kArenaCount; ++a) {
     auto arena = static_cast<plan::Arena>(a);
-    llvm::outs() << fmt::format("arena {:<12} {:>14}\n", plan::toString(arena),
-                                plan::formatBytes(role.arenaBytes[static_cast<size_t>(a)]));
+    printOut("arena {:<12} {:>14}\n", plan::toString(arena),
+             plan::formatBytes(role.arenaBytes[static_cast<size_t>(a)]));
   }
   if (plan.job.checkpoint.inMemoryInterval > 0)
-    llvm::outs() << fmt::format(
-        "{:<18} {:>14}  of host memory in addition to the plan, with --restarts\n",
-        "saves in memory",
-        plan::formatBytes(
-            (plan.job.checkpoint.asyncSave ? plan::kImagesBesideSave : plan::kImagesPerRank) *
-            plan::snapshotBytes(role)));
+    printOut("{:<18} {:>14}  of host memory in addition to the plan, with --restarts\n",
+             "saves in memory",
+             plan::formatBytes(
+                 (plan.job.checkpoint.asyncSave ? plan::kImagesBesideSave : plan::kImagesPerRank) *
+                 plan::snapshotBytes(role)));
 }
 
 /// Text that marks bytes beyond the device's memory.
@@ -58,14 +57,13 @@ void printDevice(const config::Derived &d, const plan::Plan &plan) {
   if (!d.gpu.has_value())
     return;
   const predict::Device &device = predict::device(*d.gpu);
-  llvm::outs() << fmt::format(
-      "device {}: {} of {}{}\n", device.name.str(), plan::formatBytes(deviceBytesOf(plan)),
-      d.memoryBytes > 0 ? plan::formatBytes(d.memoryBytes) : "whatever the machine has",
-      !plan.job.derived.rates.empty()      ? " (with measured rates)"
-      : device.measured || device.isHost() ? ""
-                                           : " (figures of this device are not measured)");
+  printOut("device {}: {} of {}{}\n", device.name.str(), plan::formatBytes(deviceBytesOf(plan)),
+           d.memoryBytes > 0 ? plan::formatBytes(d.memoryBytes) : "whatever the machine has",
+           !plan.job.derived.rates.empty()      ? " (with measured rates)"
+           : device.measured || device.isHost() ? ""
+                                                : " (figures of this device are not measured)");
   for (const std::string &line : predictionText(plan))
-    llvm::outs() << "  " << line << "\n";
+    printOut("  {}\n", line);
 }
 
 struct FitOptions {
@@ -138,43 +136,42 @@ void printSplits(const config::Config &config, const Splits &splits, int64_t sec
   auto expertColumn = [&](auto value) {
     return hasExperts ? fmt::format(" {:>4}", value) : std::string();
   };
-  llvm::outs() << fmt::format("splits of the {} ranks, this recipe's first:\n"
-                              "  {:>4} {:>4} {:>4}{} {:>6} {:>14} {:>14} {:>12}\n",
-                              d.worldSize, "tp", "cp", "pp", expertColumn("ep"), "data", "memory",
-                              "step", "tokens/s");
+  printOut("splits of the {} ranks, this recipe's first:\n"
+           "  {:>4} {:>4} {:>4}{} {:>6} {:>14} {:>14} {:>12}\n",
+           d.worldSize, "tp", "cp", "pp", expertColumn("ep"), "data", "memory", "step", "tokens/s");
   for (size_t i = 0; i < std::min(splits.all.size(), kSplitsMax); ++i) {
     const Split &split = splits.all[i];
     bool isTimed = split.seconds > 0;
-    llvm::outs() << fmt::format(
-        "  {:>4} {:>4} {:>4}{} {:>6} {:>14} {:>14} {:>12}{}", split.tensor, split.context,
-        split.pipeline, expertColumn(split.expert), split.data, plan::formatBytes(split.bytes),
-        isTimed ? formatDuration(split.seconds) : "-",
-        isTimed ? formatNumber(tokensPerSecond(d, split.seconds)) : "-", fitsText(d, split.bytes));
+    printOut("  {:>4} {:>4} {:>4}{} {:>6} {:>14} {:>14} {:>12}{}", split.tensor, split.context,
+             split.pipeline, expertColumn(split.expert), split.data, plan::formatBytes(split.bytes),
+             isTimed ? formatDuration(split.seconds) : "-",
+             isTimed ? formatNumber(tokensPerSecond(d, split.seconds)) : "-",
+             fitsText(d, split.bytes));
     for (const std::string &set : split.sets)
-      llvm::outs() << " --set " << set;
-    llvm::outs() << "\n";
+      printOut(" --set {}", set);
+    printOut("\n");
   }
   if (splits.all.size() > kSplitsMax)
-    llvm::outs() << fmt::format("  and {} slower ones\n", splits.all.size() - kSplitsMax);
+    printOut("  and {} slower ones\n", splits.all.size() - kSplitsMax);
   if (splits.numUntried > 0)
-    llvm::outs() << fmt::format("  {} more were not compiled within {} s ('--seconds=N')\n",
-                                splits.numUntried, seconds);
+    printOut("  {} more were not compiled within {} s ('--seconds=N')\n", splits.numUntried,
+             seconds);
 }
 
 void printText(const config::Config &config, const plan::Plan &plan, const FitOptions &options) {
   printMemory(plan);
   printDevice(config.derived(), plan);
-  llvm::outs().flush(); // printed now, since the comparison takes time
+  std::fflush(stdout); // printed now, since the comparison takes time
   Comparison found = compare(config, plan, options);
   if (found.withoutFp8)
-    llvm::outs() << fmt::format("without fp8: {}{}\n", plan::formatBytes(found.withoutFp8->bytes),
-                                found.secondsWithoutFp8 > 0
-                                    ? ", predicted step " + formatDuration(found.secondsWithoutFp8)
-                                    : "");
-  llvm::outs() << "other settings:\n";
+    printOut("without fp8: {}{}\n", plan::formatBytes(found.withoutFp8->bytes),
+             found.secondsWithoutFp8 > 0
+                 ? ", predicted step " + formatDuration(found.secondsWithoutFp8)
+                 : "");
+  printOut("other settings:\n");
   for (const FitChange &change : found.changes)
-    llvm::outs() << fmt::format("  {:<70} {:>12}{}\n", change.what, plan::formatBytes(change.bytes),
-                                fitsText(config.derived(), change.bytes));
+    printOut("  {:<70} {:>12}{}\n", change.what, plan::formatBytes(change.bytes),
+             fitsText(config.derived(), change.bytes));
   printSplits(config, found.splits, options.seconds);
   int64_t smallest = deviceBytesOf(plan);
   for (const FitChange &change : found.changes)
@@ -182,10 +179,10 @@ void printText(const config::Config &config, const plan::Plan &plan, const FitOp
   for (const Split &split : found.splits.all)
     smallest = std::min(smallest, split.bytes);
   if (int64_t limit = config.derived().memoryBytes; limit > 0 && smallest > limit)
-    llvm::outs() << fmt::format("none fits: the smallest needs {}. 'shardc tune' combines splits, "
-                                "sharding, micro batch and "
-                                "recomputation\n",
-                                plan::formatBytes(smallest));
+    printOut("none fits: the smallest needs {}. 'shardc tune' combines splits, "
+             "sharding, micro batch and "
+             "recomputation\n",
+             plan::formatBytes(smallest));
 }
 
 void addTime(Json &json, const config::Derived &d, double seconds) {
@@ -240,7 +237,7 @@ void printJson(const config::Config &config, const plan::Plan &plan, const FitOp
   json["changes"] = std::move(changes);
   json["splits"] = std::move(splits);
   json["splits_not_compiled"] = found.splits.numUntried;
-  llvm::outs() << toText(json, 2, /*isAscii=*/true) << "\n";
+  printOut("{}\n", toText(json, 2, /*isAscii=*/true));
 }
 
 /// If the global batch grows, the plan that needs the most memory; otherwise the only plan.

@@ -12,6 +12,7 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/Output.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/raw_ostream.h"
@@ -103,22 +104,19 @@ void printTable(const std::string &folder, const std::vector<Row> &rows) {
   size_t width = 6;
   for (const Row &row : rows)
     width = std::max(width, row.file.size());
-  llvm::outs() << "recipes in " << folder << "\n\n"
-               << fmt::format("{:{}}  {:>10}  {:>6}  {:10} runs\n", "recipe", width, "parameters",
-                              "GPUs", "of kind");
+  printOut("recipes in {}\n\n{:{}}  {:>10}  {:>6}  {:10} runs\n", folder, "recipe", width,
+           "parameters", "GPUs", "of kind");
   for (const Row &row : rows) {
     if (!row.isValid)
-      llvm::outs() << fmt::format(
-          "{:{}}  {:>10}  {:>6}  {:10} no: it has errors, see shardc check\n", printable(row.file),
-          width, "", "", "");
+      printOut("{:{}}  {:>10}  {:>6}  {:10} no: it has errors, see shardc check\n",
+               printable(row.file), width, "", "", "");
     else
-      llvm::outs() << fmt::format("{:{}}  {:>10}  {:>6}  {:10} {}\n", printable(row.file), width,
-                                  countText(row.parameters), row.numGpus, row.gpu,
-                                  row.lacks.empty() ? "yes"
-                                                    : "not yet: " + llvm::join(row.lacks, ", "));
+      printOut("{:{}}  {:>10}  {:>6}  {:10} {}\n", printable(row.file), width,
+               countText(row.parameters), row.numGpus, row.gpu,
+               row.lacks.empty() ? "yes" : "not yet: " + llvm::join(row.lacks, ", "));
   }
   auto numRunning = llvm::count_if(rows, [](const Row &row) { return row.runs(); });
-  llvm::outs() << fmt::format("\n{} recipes, {} run\n", rows.size(), numRunning);
+  printOut("\n{} recipes, {} run\n", rows.size(), numRunning);
 }
 
 void printRecipesJson(const std::vector<Row> &rows) {
@@ -135,7 +133,7 @@ void printRecipesJson(const std::vector<Row> &rows) {
     json["gpu"] = row.gpu.empty() ? Json() : Json(row.gpu);
     json["lacks"] = row.lacks;
   }
-  llvm::outs() << toText(list, 2, /*isAscii=*/true) << "\n";
+  printOut("{}\n", toText(list, 2, /*isAscii=*/true));
 }
 
 int runRecipes(const std::string &folder, bool asJson, bool onlyPath) {
@@ -146,7 +144,7 @@ int runRecipes(const std::string &folder, bool asJson, bool onlyPath) {
     return kInputErrors;
   }
   if (onlyPath) {
-    llvm::outs() << llvm::StringRef(library.folder).rtrim('/') << "\n";
+    printOut("{}\n", llvm::StringRef(library.folder).rtrim('/').str());
     return kFine;
   }
   std::error_code error;
@@ -160,7 +158,6 @@ int runRecipes(const std::string &folder, bool asJson, bool onlyPath) {
     printRecipesJson(rows);
   else
     printTable(library.folder, rows);
-  llvm::outs().flush();
   return kFine;
 }
 

@@ -20,6 +20,7 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Version.h"
 #include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
@@ -302,17 +303,17 @@ int runDiff(const ReportOptions &options) {
   const auto others = figuresOf(*inputs[1]);
   for (const auto &[what, value] : figuresOf(*inputs[0])) {
     auto other = std::ranges::find(others, what, &std::pair<std::string, std::string>::first);
-    add(what, value, other == others.end() ? "none" : other->second);
+    add(printable(what), value, other == others.end() ? "none" : other->second);
   }
   std::array<size_t, 4> widths = {};
   for (const auto &line : lines)
     for (size_t c = 0; c < line.size(); ++c)
       widths[c] = std::max(widths[c], line[c].size());
   for (const auto &[what, a, b, change] : lines)
-    llvm::outs() << llvm::StringRef(fmt::format("{:{}}  {:>{}}  {:>{}}  {:>{}}", what, widths[0], a,
-                                                widths[1], b, widths[2], change, widths[3]))
-                        .rtrim()
-                 << "\n";
+    printOut("{}\n", llvm::StringRef(fmt::format("{:{}}  {:>{}}  {:>{}}  {:>{}}", what, widths[0],
+                                                 a, widths[1], b, widths[2], change, widths[3]))
+                         .rtrim()
+                         .str());
   return kFine;
 }
 

@@ -190,6 +190,7 @@ ExitStatus Session::applyFlags() {
 ExitStatus Session::finish() {
   diags_.finish();
   llvm::outs().flush();
+  std::fflush(stdout);
   return diags_.hasErrors() ? kInputErrors : kFine;
 }
 

@@ -14,6 +14,7 @@
 #include "compiler/tools/TuneReport.h"
 #include "compiler/tools/TuneSpace.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Summary.h"
 #include "llvm/Support/raw_ostream.h"
@@ -253,8 +254,8 @@ private:
         continue;
       double seconds =
           result.found.front().time.step * static_cast<double>(with->derived().trainIters);
-      llvm::outs() << fmt::format("{} GPUs: {} steps take {}\n", nodes * perNode,
-                                  with->derived().trainIters, formatDuration(seconds));
+      printOut("{} GPUs: {} steps take {}\n", nodes * perNode, with->derived().trainIters,
+               formatDuration(seconds));
       fastest = fastest > 0 ? std::min(fastest, seconds) : seconds;
       if (seconds <= 3600.0 * static_cast<double>(options_.deadline))
         return finish(*with, std::move(result), sets);
@@ -304,8 +305,8 @@ private:
     if (options_.explain.size() == 2)
       text += explanation(rows);
     text += columnsText();
-    llvm::outs() << text;
-    llvm::outs().flush();
+    printOut("{}", text);
+    std::fflush(stdout);
     ExitStatus listed =
         options_.list.empty() ? kFine : writeOutput(options_.list, listText(result, d));
     if (options_.output.empty() || rows.empty())

@@ -1,8 +1,9 @@
 #include "compiler/upstream/ReadValue.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
+#include "runtime/base/EndSignals.h"
 #include "llvm/ADT/SmallVector.h"
 
 namespace shardc::upstream {
@@ -157,19 +158,17 @@ std::optional<size_t> byNumber(config::EnumKind kind, const Tree &tree) {
   constexpr AttentionBackend kBackends[] = {AttentionBackend::Flash, AttentionBackend::Fused,
                                             AttentionBackend::Unfused, AttentionBackend::Local,
                                             AttentionBackend::Auto};
-  constexpr int64_t kSignalsMax = 64;
   bool isCall = tree.kind == Tree::Kind::Map && tree.items.size() == 1;
   std::optional<Value> read = isCall ? readWhole(*tree.items.front()) : std::nullopt;
   int64_t number = read ? *read->asInt() : 0;
   if (kind == config::EnumKind::AttentionBackend && number >= 1 &&
       number <= static_cast<int64_t>(std::size(kBackends)))
     return static_cast<size_t>(kBackends[number - 1]);
-  if (kind != config::EnumKind::ExitSignal || tree.callName() != "Signals" || number < 1 ||
-      number > kSignalsMax)
-    return std::nullopt;
-  const char *abbreviated = sigabbrev_np(static_cast<int>(number));
-  return abbreviated == nullptr ? std::nullopt
-                                : config::findEnumerator(kind, std::string("SIG") + abbreviated);
+  const int *signal = std::ranges::find(kExitSignals, number);
+  if (kind == config::EnumKind::ExitSignal && tree.callName() == "Signals" &&
+      signal != std::end(kExitSignals))
+    return static_cast<size_t>(signal - kExitSignals);
+  return std::nullopt;
 }
 
 std::optional<Value> readEnum(config::EnumKind kind, const Tree &tree) {

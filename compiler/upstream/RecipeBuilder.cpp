@@ -7,6 +7,7 @@
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ReadValue.h"
 #include "runtime/base/RecipeVariables.h"
+#include "runtime/base/Utf8.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/Twine.h"
 
@@ -20,14 +21,16 @@ using config::Value;
 /// Maximum length of a line in the list of omitted settings.
 constexpr size_t kCommentMax = 300;
 
-/// Makes `text` a single line for a comment, and shortens it to `kCommentMax`.
+/// Makes `text` a single line for a comment, without characters that control a terminal, and
+/// shortens it to `kCommentMax`.
 std::string commentText(llvm::StringRef text) {
   std::string out;
-  for (char c : withoutSecrets(text)) {
-    bool isInsideCodePoint = (static_cast<unsigned char>(c) & 0xc0) == 0x80;
-    if (out.size() >= kCommentMax && !isInsideCodePoint)
+  for (std::string rest = withoutSecrets(text); !rest.empty();) {
+    if (out.size() >= kCommentMax)
       return out + " ...";
-    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+    size_t control = controlLength(rest), length = std::max<size_t>(utf8Length(rest), 1);
+    out += control > 0 ? " " : rest.substr(0, length);
+    rest.erase(0, std::max(control, length));
   }
   return out;
 }

@@ -26,89 +26,52 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// y = gelu(x).
-struct GeluOp {
-  Data x, y;
+struct GeluOf {
   bool tanhApprox;
-  template <Mode M> __device__ void run(int64_t i, int n) const {
-    float v[kChunk];
-    load8<M>(x, i, n, v);
+  template <Mode M> __device__ void apply(float (&v)[1][kChunk]) const {
     byGelu<M>(tanhApprox, [&]<Gelu kBy>() {
 #pragma unroll
-      for (int j = 0; j < kChunk; ++j)
-        v[j] = gelu<kBy>(v[j]);
+      for (float &x : v[0])
+        x = gelu<kBy>(x);
     });
-    store8<M>(y, i, n, v);
   }
 };
-
-void runGelu(const Call &call) {
-  const Tensor &x = call.in[0], &y = call.out[0];
-  GeluOp op = {dataOf(x), dataOf(y), call.attrs.tanh_approx};
-  launchFlat(call, modeOf({&x, &y}, 0), op, y.numel());
-}
 
 /// dx = dy · gelu'(x).
-struct GeluBwdOp {
-  Data dy, x, dx;
+struct GeluGradient {
   bool tanhApprox;
-  template <Mode M> __device__ void run(int64_t i, int n) const {
-    float d[kChunk], v[kChunk];
-    load8<M>(dy, i, n, d);
-    load8<M>(x, i, n, v);
+  template <Mode M> __device__ void apply(float (&v)[2][kChunk]) const {
     byGelu<M>(tanhApprox, [&]<Gelu kBy>() {
 #pragma unroll
       for (int j = 0; j < kChunk; ++j)
-        d[j] *= geluSlope<kBy>(v[j]);
+        v[0][j] *= geluSlope<kBy>(v[1][j]);
     });
-    store8<M>(dx, i, n, d);
   }
 };
 
-void runGeluBwd(const Call &call) {
-  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
-  GeluBwdOp op = {dataOf(dy), dataOf(x), dataOf(dx), call.attrs.tanh_approx};
-  launchFlat(call, modeOf({&dy, &x, &dx}, 0), op, dx.numel());
-}
-
-/// y = max(x, 0)².
-struct SquaredReluOp {
-  Data x, y;
-  template <Mode M> __device__ void run(int64_t i, int n) const {
-    float v[kChunk];
-    load8<M>(x, i, n, v);
+struct SquaredRelu {
+  template <Mode M> __device__ void apply(float (&v)[1][kChunk]) const {
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j)
-      v[j] = relu(v[j]) * relu(v[j]);
-    store8<M>(y, i, n, v);
+    for (float &x : v[0])
+      x = relu(x) * relu(x);
   }
 };
-
-void runSquaredRelu(const Call &call) {
-  const Tensor &x = call.in[0], &y = call.out[0];
-  SquaredReluOp op = {dataOf(x), dataOf(y)};
-  launchFlat(call, modeOf({&x, &y}, 0), op, y.numel());
-}
 
 /// dx = dy · 2 · max(x, 0).
-struct SquaredReluBwdOp {
-  Data dy, x, dx;
-  template <Mode M> __device__ void run(int64_t i, int n) const {
-    float d[kChunk], v[kChunk];
-    load8<M>(dy, i, n, d);
-    load8<M>(x, i, n, v);
+struct SquaredReluGradient {
+  template <Mode M> __device__ void apply(float (&v)[2][kChunk]) const {
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
-      d[j] *= 2.0f * relu(v[j]);
-    store8<M>(dx, i, n, d);
+      v[0][j] *= 2.0f * relu(v[1][j]);
   }
 };
 
-void runSquaredReluBwd(const Call &call) {
-  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
-  SquaredReluBwdOp op = {dataOf(dy), dataOf(x), dataOf(dx)};
-  launchFlat(call, modeOf({&dy, &x, &dx}, 0), op, dx.numel());
+void runGelu(const Call &call) { launchPointwise<1>(call, GeluOf{call.attrs.tanh_approx}); }
+void runGeluBwd(const Call &call) {
+  launchPointwise<2>(call, GeluGradient{call.attrs.tanh_approx});
 }
+void runSquaredRelu(const Call &call) { launchPointwise<1>(call, SquaredRelu{}); }
+void runSquaredReluBwd(const Call &call) { launchPointwise<2>(call, SquaredReluGradient{}); }
 
 constexpr float kQuick = 1.702f;
 

@@ -363,6 +363,29 @@ template <typename Op> void launchFlat(const Call &call, Mode mode, const Op &op
   });
 }
 
+/// f.apply<M>(v) turns the operands' values v[operand][element] into those of the result, in v[0].
+template <int kOperands, typename F> struct Pointwise {
+  Data in[kOperands], out;
+  F f;
+  template <Mode M> __device__ void run(int64_t i, int n) const {
+    float v[kOperands][kChunk];
+#pragma unroll
+    for (int k = 0; k < kOperands; ++k)
+      load8<M>(in[k], i, n, v[k]);
+    f.template apply<M>(v);
+    store8<M>(out, i, n, v[0]);
+  }
+};
+
+/// Enqueues an op whose result depends on the same element of each operand.
+template <int kOperands, typename F> void launchPointwise(const Call &call, const F &f) {
+  static_assert(kOperands == 1 || kOperands == 2);
+  const Tensor &first = call.in[0], &last = call.in[kOperands - 1], &y = call.out[0];
+  Pointwise<kOperands, F> op = {{dataOf(first)}, dataOf(y), f};
+  op.in[kOperands - 1] = dataOf(last);
+  launchFlat(call, modeOf({&first, &last, &y}, 0), op, y.numel());
+}
+
 /// Enqueues mapRows() over a matrix. `mode` must be modeOf() of all tensors that op accesses, for
 /// rows of `cols` elements.
 template <typename Op>

@@ -10,24 +10,15 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// c = a + b.
-struct AddOp {
-  Data a, b, c;
-  template <Mode M> __device__ void run(int64_t i, int n) const {
-    float x[kChunk], y[kChunk];
-    load8<M>(a, i, n, x);
-    load8<M>(b, i, n, y);
+struct Sum {
+  template <Mode M> __device__ void apply(float (&v)[2][kChunk]) const {
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
-      x[j] += y[j];
-    store8<M>(c, i, n, x);
+      v[0][j] += v[1][j];
   }
 };
 
-void runAdd(const Call &call) {
-  const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
-  launchFlat(call, modeOf({&a, &b, &c}, 0), AddOp{dataOf(a), dataOf(b), dataOf(c)}, c.numel());
-}
+void runAdd(const Call &call) { launchPointwise<2>(call, Sum{}); }
 
 /// y = x + bias, which is the same in every row.
 struct BiasAddOp {
@@ -50,24 +41,17 @@ void runBiasAdd(const Call &call) {
   launchRows(call, modeOf({&x, &bias, &y}, y.cols()), op, y.rows(), y.cols());
 }
 
-/// y = x · scale, in the type of y.
-struct CastOp {
-  Data x, y;
+struct Scaled {
   float scale;
-  template <Mode M> __device__ void run(int64_t i, int n) const {
-    float v[kChunk];
-    load8<M>(x, i, n, v);
+  template <Mode M> __device__ void apply(float (&v)[1][kChunk]) const {
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j)
-      v[j] *= scale;
-    store8<M>(y, i, n, v);
+    for (float &x : v[0])
+      x *= scale;
   }
 };
 
 void runCast(const Call &call) {
-  const Tensor &x = call.in[0], &y = call.out[0];
-  launchFlat(call, modeOf({&x, &y}, 0),
-             CastOp{dataOf(x), dataOf(y), static_cast<float>(call.attrs.scale)}, y.numel());
+  launchPointwise<1>(call, Scaled{static_cast<float>(call.attrs.scale)});
 }
 
 /// A thread stores 16 bytes. The first threads also store the elements after the last whole 16

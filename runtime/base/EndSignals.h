@@ -7,6 +7,10 @@
 
 namespace shardc {
 
+/// The numbers of the enumerators of ExitSignal in runtime/plan/JobEnums.def, in their order.
+inline constexpr int kExitSignals[] = {SIGTERM, SIGINT,  SIGHUP,  SIGUSR1,
+                                       SIGUSR2, SIGQUIT, SIGALRM, SIGXCPU};
+
 /// An additional end signal, which the job names; 0 if there is none.
 inline int &ownEndSignal() {
   static int number = 0;

@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/Utf8.h"
+
 namespace shardc {
 
 /// Must be the first call of a program. Opens /dev/null for standard descriptors that are closed,
@@ -16,10 +18,11 @@ namespace shardc {
 /// program.
 void prepareOutput();
 
-/// Prints to standard output. Does not throw, unlike fmt::print, if the disk is full or the
-/// descriptor is closed; finishOutput reports such errors.
+/// Prints to standard output, where control characters but line feeds and tabs are escaped, since
+/// names and values of files may have them. Does not throw, unlike fmt::print, if the disk is full
+/// or the descriptor is closed; finishOutput reports such errors.
 template <typename... Args> void printOut(fmt::format_string<Args...> format, Args &&...args) {
-  std::string text = fmt::format(format, std::forward<Args>(args)...);
+  std::string text = escapeControls(fmt::format(format, std::forward<Args>(args)...), "\n\t");
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 

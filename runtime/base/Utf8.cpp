@@ -44,7 +44,7 @@ size_t controlLength(std::string_view text) {
   auto isIn = [&](uint32_t first, uint32_t last) { return code >= first && code <= last; };
   const size_t length = utf8Length(text);
   const bool isControl = length == 0 || code < 0x20 || isIn(0x7f, 0x9f) || code == 0x61c ||
-                         isIn(0x200e, 0x200f) || isIn(0x202a, 0x202e) || isIn(0x2066, 0x2069);
+                         isIn(0x200e, 0x200f) || isIn(0x2028, 0x202e) || isIn(0x2066, 0x2069);
   return isControl ? std::max<size_t>(length, 1) : 0;
 }
 

@@ -50,7 +50,7 @@ endforeach()
 # The licences of what is compiled into the programs, as the distribution's packages state them; docs/libraries.md
 # names all libraries.
 foreach(package libantlr4-runtime-dev llvm-14-dev libfmt-dev libcli11-dev nlohmann-json3-dev libblis-serial-dev
-        libsodium-dev libzstd-dev)
+        libsodium-dev libzstd-dev zlib1g-dev libsentencepiece-dev libncurses-dev libstdc++-12-dev)
   if(EXISTS /usr/share/doc/${package}/copyright)
     file(REAL_PATH /usr/share/doc/${package}/copyright licence)
     install(FILES ${licence} DESTINATION ${SHARDC_DOC_DIR}/licences RENAME ${package} COMPONENT shardc)

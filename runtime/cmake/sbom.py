@@ -4,7 +4,7 @@
     sbom.py TREE VERSION OUTPUT [PACKAGE...]
 
 TREE is what `cmake --install` wrote. The document lists the libraries that its programs load, with the distribution's package, version and
-digest of each, and the packages named by PACKAGE, whose code is compiled into the programs.
+digest of each, and the packages named by PACKAGE, whose code is compiled into the programs: the distribution's, or NAME==VERSION of PyPI.
 """
 
 import hashlib
@@ -40,12 +40,13 @@ def package_of(path):
 
 def described(name, how, path=None):
     """A package of the document."""
-    version = output_of("dpkg-query", "-W", "-f", "${Version}", name).strip() or "NOASSERTION"
+    name, _, pypi = name.partition("==")
+    version = pypi or output_of("dpkg-query", "-W", "-f", "${Version}", name).strip() or "NOASSERTION"
     item = {"name": name, "SPDXID": "SPDXRef-" + re.sub("[^A-Za-z0-9.-]", "-", name), "versionInfo": version, "downloadLocation": "NOASSERTION",
             "filesAnalyzed": False, "comment": how}
     if version != "NOASSERTION":
         item["externalRefs"] = [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
-                                 "referenceLocator": f"pkg:deb/debian/{name}@{version}"}]
+                                 "referenceLocator": f"pkg:{'pypi' if pypi else 'deb/debian'}/{name}@{version}"}]
     if path:
         item["checksums"] = [{"algorithm": "SHA256", "checksumValue": hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()}]
     return item

@@ -68,14 +68,7 @@ void holdSignals(bool isQuiet) {
 }
 
 void watchSignal(plan::Job::ExitSignal signal) {
-  using Signal = plan::Job::ExitSignal;
-  constexpr std::pair<Signal, int> kNumbers[] = {
-      {Signal::Sigterm, SIGTERM}, {Signal::Sigint, SIGINT},   {Signal::Sighup, SIGHUP},
-      {Signal::Sigusr1, SIGUSR1}, {Signal::Sigusr2, SIGUSR2}, {Signal::Sigquit, SIGQUIT},
-      {Signal::Sigalrm, SIGALRM}, {Signal::Sigxcpu, SIGXCPU}};
-  for (auto [named, number] : kNumbers)
-    if (named == signal)
-      ownEndSignal() = number;
+  ownEndSignal() = kExitSignals[static_cast<size_t>(signal)];
   watchSignals();
 }
 

@@ -59,6 +59,7 @@ ARROWS = {
                       "runtime/save", "runtime/data", "runtime/generate", "runtime/tokenize", "runtime/checkpoint", "runtime/launch", "runtime/measure", "runtime/trace",
                       "runtime/backend/channels", "runtime/backend/host", "runtime/backend/null", "runtime/backend/cuda", "kernels", "kernels/api",
                       "kernels/host", "kernels/cuda"],
+    "runtime/cmake": [],
     # Kernels see plain structs.
     "kernels": ["runtime/base"],
     "kernels/api": ["runtime/base"],

@@ -19,7 +19,7 @@ Each form runs on a minimal Debian 12 with nothing else installed:
   user         both as a user who may not become root: told what is missing, then with these packages installed
   runtime      cmake -S runtime from a source tree that cannot be written, and a run with what it built
   package      ./dev package; its Debian package and archive on further machines, where a user runs recipes
-  wheel        the wheel of ./dev package by pip on Debian 12 and 13, where a user runs recipes
+  wheel        the wheel of ./dev package by pip on Debian 11, 12 and 13, where a user runs recipes
   all          all of them, in this order
 
   -R REGEX     only the tests of that name, in every form
@@ -277,8 +277,10 @@ form_wheel() {
     copy_source root /src/shardc
     record wheel "dev package" within root root /src/shardc "./dev package"
   fi
-  record wheel "debootstrap trixie" make_base trixie
-  for machine in bookworm trixie; do
+  for machine in bullseye trixie; do
+    record wheel "debootstrap $machine" make_base "$machine"
+  done
+  for machine in bullseye bookworm trixie; do
     make_machine "wheel-$machine" "${machine#"$suite"}"
     [ -d "$fresh/wheel-$machine/srv/someone" ] ||
       chroot "$fresh/wheel-$machine" useradd --create-home --home-dir /srv/someone --shell /bin/bash someone
