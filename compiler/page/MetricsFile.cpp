@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "runtime/base/Json.h"
 
 namespace shardc::page {
@@ -52,6 +54,8 @@ std::string addLine(const nlohmann::json &line, Metrics &metrics, std::set<doubl
     addText(line, step->get<double>(), metrics);
     return "";
   }
+  if (constexpr size_t kNamesMax = 10'000; std::max(line.size(), metrics.series.size()) > kNamesMax)
+    return fmt::format("one of more than {} names", kNamesMax);
   for (const auto &[name, value] : line.items())
     if (name != "step" && value.is_number())
       add(seriesOf(metrics, name), {step->get<double>(), value.get<double>()});

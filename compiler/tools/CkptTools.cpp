@@ -124,6 +124,8 @@ StopOnSignal::~StopOnSignal() {
       ::signal(signal, SIG_DFL);
 }
 
+bool StopOnSignal::isAsked() { return stopSignal != 0; }
+
 int StopOnSignal::finish(const Status &status) {
   if (status.isOk() || stopSignal == 0)
     return finishCkpt(status);

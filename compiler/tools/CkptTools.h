@@ -39,9 +39,9 @@ constexpr size_t kListed = 20;
 checkpoint::Observers ckptObservers();
 /// The exit status for a status. Prints a failure first.
 int finishCkpt(const Status &status);
-/// Signal handler while in scope: the first SIGINT, SIGTERM or SIGHUP stops a save and removes what
-/// it has written. A second signal ends the process at once, unless that removal is under way.
-/// Ignored signals stay ignored.
+/// Signal handler while in scope: the first SIGINT, SIGTERM or SIGHUP stops a search, or a save and
+/// removes what it has written. A second signal ends the process at once, unless that removal is
+/// under way. Ignored signals stay ignored.
 class StopOnSignal {
 public:
   StopOnSignal();
@@ -49,6 +49,8 @@ public:
   StopOnSignal(const StopOnSignal &) = delete;
   StopOnSignal &operator=(const StopOnSignal &) = delete;
 
+  /// Whether a signal came.
+  static bool isAsked();
   /// Like finishCkpt(); 128 plus the signal's number if a signal ended the work.
   static int finish(const Status &status);
 };

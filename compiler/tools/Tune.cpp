@@ -1,6 +1,5 @@
 // shardc tune: searches for the fastest layout of a recipe's ranks that fits, explains why it is
 // fastest, and writes it as an overlay.
-#include <csignal>
 #include <filesystem>
 #include <thread>
 
@@ -9,6 +8,7 @@
 #include "compiler/basic/Numbers.h"
 #include "compiler/config/Mesh.h"
 #include "compiler/predict/DeviceTable.h"
+#include "compiler/tools/CkptTools.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/FitCheck.h"
 #include "compiler/tools/TuneReport.h"
@@ -34,31 +34,6 @@ struct TuneOptions {
   int64_t memory = 0, deadline = 0, threads = 0, rows = 10, microBatchMax = 0, most = 1000;
   std::vector<std::string> explain;
   bool exhaustive = false, force = false;
-};
-
-/// While it lives, the first SIGINT or SIGTERM ends the search, and a second one ends the process.
-class EndsSearch {
-public:
-  EndsSearch() {
-    for (size_t i = 0; i < std::size(kSignals); ++i) {
-      struct sigaction action {};
-      action.sa_handler = [](int) { isAsked_ = 1; };
-      action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-      ::sigaction(kSignals[i], &action, &before_[i]);
-    }
-  }
-  ~EndsSearch() {
-    for (size_t i = 0; i < std::size(kSignals); ++i)
-      ::sigaction(kSignals[i], &before_[i], nullptr);
-  }
-  EndsSearch(const EndsSearch &) = delete;
-  EndsSearch &operator=(const EndsSearch &) = delete;
-  static bool isAsked() { return isAsked_ != 0; }
-
-private:
-  static constexpr int kSignals[] = {SIGINT, SIGTERM};
-  static inline volatile std::sig_atomic_t isAsked_ = 0;
-  struct sigaction before_[std::size(kSignals)];
 };
 
 /// A progress line on a terminal, which is erased at the end.
@@ -231,7 +206,7 @@ private:
     if (request.prunes)
       request.most = static_cast<size_t>(options_.most);
     Progress progress;
-    request.isStopped = EndsSearch::isAsked;
+    request.isStopped = StopOnSignal::isAsked;
     request.onProgress = [&](size_t compiled, size_t left, const Tuned *best) {
       progress.show(compiled, left, best);
     };
@@ -244,7 +219,7 @@ private:
     int64_t perNode = config.derived().gpusPerNode;
     double fastest = 0;
     for (int64_t nodes = std::max<int64_t>((least + perNode - 1) / perNode, 1);
-         nodes * perNode <= most && !EndsSearch::isAsked(); nodes *= 2) {
+         nodes * perNode <= most && !StopOnSignal::isAsked(); nodes *= 2) {
       std::vector<std::string> sets = {fmt::format("cluster.nodes={}", nodes)};
       std::optional<config::Config> with = load(sets);
       if (!with)
@@ -293,13 +268,13 @@ private:
   ExitStatus finish(const config::Config &config, TuneResult result,
                     const std::vector<std::string> &sets) {
     const config::Derived &d = config.derived();
-    if (result.found.empty() && !EndsSearch::isAsked())
+    if (result.found.empty() && !StopOnSignal::isAsked())
       return reportNothing(config, result);
     std::vector<const Tuned *> rows = bestOfKinds(result, static_cast<size_t>(options_.rows));
     std::string text;
     for (const std::string &line : kept_)
       text += fmt::format("kept: {}\n", line);
-    if (EndsSearch::isAsked())
+    if (StopOnSignal::isAsked())
       text += "interrupted: these are the best so far\n";
     text += countsText(result) + tableText(rows, d, memoryOf(config)) + ownText(config, rows);
     if (options_.explain.size() == 2)
@@ -374,7 +349,7 @@ ExitStatus runTune(const TuneOptions &options) {
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
-  EndsSearch ends;
+  StopOnSignal ends; // the search
   return Tuner(options, session).run();
 }
 
@@ -384,7 +359,7 @@ std::optional<std::string> tunedLayout(const std::string &recipe) {
   TuneOptions options;
   options.common.load.path = recipe;
   Session session(options.common);
-  EndsSearch ends;
+  StopOnSignal ends; // the search
   return Tuner(options, session).best();
 }
 

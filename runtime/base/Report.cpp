@@ -70,6 +70,11 @@ std::string lineOf(const Report &report) {
   std::string text = escapeControls(report.text, "\n\t");
   if (isWhole(report))
     return text;
+  // Our own further lines are notes or indented. Others are of names and values of files.
+  for (size_t at = 0; (at = text.find('\n', at)) != text.npos; ++at)
+    if (std::string_view rest = std::string_view(text).substr(at + 1);
+        !rest.empty() && !rest.starts_with("note: ") && !rest.starts_with("  "))
+      text.replace(at, 1, "\\x0a");
   size_t end = std::min(text.find('\n'), text.size());
   return fmt::format("{}: {} [{}]{}", severityWord(report.severity), text.substr(0, end), report.id,
                      text.substr(end));

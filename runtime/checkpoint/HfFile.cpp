@@ -325,7 +325,7 @@ Status statusOf(const HfFaults &faults) {
     return Status::ok();
   std::string text;
   for (const HfFault &fault : faults)
-    text += (text.empty() ? "" : "\n") + fault.status.message();
+    text += (text.empty() ? "" : "\n  ") + fault.status.message();
   return Status(faults[0].status).withMessage(std::move(text));
 }
 

@@ -107,9 +107,10 @@ Status BaseWeights::check() const {
     return Status::ok();
   std::string text;
   if (!missing.empty())
-    text += fmt::format("\n{} tensors are missing:{}", missing.size(), checkpoint::listed(missing));
+    text +=
+        fmt::format("\n  {} tensors are missing:{}", missing.size(), checkpoint::listed(missing));
   if (!others.empty())
-    text += fmt::format("\n{} tensors have another shape:{}", others.size(),
+    text += fmt::format("\n  {} tensors have another shape:{}", others.size(),
                         checkpoint::listed(others));
   return makeStatus(report::CheckpointMismatch,
                     "checkpoint.pretrained_checkpoint: '{}' is of another model than the one that "

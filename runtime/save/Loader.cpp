@@ -33,7 +33,8 @@ using checkpoint::Shape;
 
 /// Text such as `\n3 tensors are missing:`, followed by up to 20 names; empty without names.
 std::string listed(const std::vector<std::string> &keys, std::string_view what) {
-  return keys.empty() ? "" : fmt::format("\n{} {}:{}", keys.size(), what, checkpoint::listed(keys));
+  return keys.empty() ? ""
+                      : fmt::format("\n  {} {}:{}", keys.size(), what, checkpoint::listed(keys));
 }
 
 /// All differences between the requested state and the checkpoint.

@@ -157,7 +157,7 @@ def check_parts():
         f'checkpoint {{ pretrained_checkpoint = "{folder}/base" load = "{folder}/a" finetune = true convert_on_load = true }} }}\n')
     command = ["shardc", "run", folder / "base.recipe", f"--overlay={folder}/host.recipe"]
     said = call(*command, fails=True)
-    if "has adapters or trained modules that this run does not have [checkpoint-mismatch]\n2 tensors are in the checkpoint but not needed" not in said:
+    if "has adapters or trained modules that this run does not have [checkpoint-mismatch]\n  2 tensors are in the checkpoint but not needed" not in said:
         raise SystemExit(said)
     call(*command, "--set=checkpoint.dist_ckpt_strictness=ignore_all")
     shutil.rmtree(folder)

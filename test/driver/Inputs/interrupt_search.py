@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 from pseudoterminal import parts_shown  # noqa: E402
 
 terminal, of_child = pty.openpty()
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # shells ignore it in background jobs, and so would the command
 process = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, stderr=of_child, text=True)
 os.close(of_child)
 shown, sent = b"", False

@@ -143,10 +143,10 @@ TEST(Io, ViewsOfTheSystemAreNotOpened) {
 }
 
 TEST(Io, LinesOfReportsControlNoTerminal) {
-  Status status =
-      makeStatus(StatusCode::InvalidInput, "{}", "'x\x1b]0;t\x07' is\na \xc2\x9b link\xff");
+  Status status = makeStatus(StatusCode::InvalidInput, "{}",
+                             "'x\x1b]0;t\x07' is\na \xc2\x9b link\xff\nnote: b\n  c");
   EXPECT_EQ(lineOf(status.report()),
-            "error: 'x\\x1b]0;t\\x07' is [input-refused]\na \\xc2\\x9b link\\xff");
+            "error: 'x\\x1b]0;t\\x07' is\\x0aa \\xc2\\x9b link\\xff [input-refused]\nnote: b\n  c");
 }
 
 TEST(Io, DescriptorsMayBePipes) {
