@@ -49,8 +49,7 @@ public:
   StopOnSignal(const StopOnSignal &) = delete;
   StopOnSignal &operator=(const StopOnSignal &) = delete;
 
-  /// Whether a signal came.
-  static bool isAsked();
+  static bool isAsked(); ///< whether a signal came
   /// Like finishCkpt(); 128 plus the signal's number if a signal ended the work.
   static int finish(const Status &status);
 };

@@ -17,8 +17,7 @@ import sys
 PROGRAMS = ("shardc", "shardc-opt", "shardc-run")
 TARGET = "x86_64-linux-gnu.2.28"
 NVIDIA = re.compile(r"lib(nccl|cudnn\w*|cublas\w*|nvrtc|cuda)\.so")
-# old_glibc.cpp has {fmt}. LLVM's Support library names Z3, and calls nothing of it.
-LEFT_OUT = {"fmt", "z3"}
+LEFT_OUT = {"fmt", "z3"}  # old_glibc.cpp has {fmt}; LLVM's Support library names Z3 and calls nothing of it
 
 
 def output(*words):

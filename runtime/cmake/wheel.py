@@ -30,6 +30,7 @@ PROGRAMS = ("shardc", "shardc-opt", "shardc-run")
 NVIDIA = {"nvidia-nccl-cu13": "nccl/lib", "nvidia-cudnn-cu13>=9,<10": "cudnn/lib", "nvidia-cublas>=13,<14": "cu13/lib",
           "nvidia-cuda-nvrtc>=13,<14": "cu13/lib"}
 LEFT_OUT = ("libnccl.so*", "libcudnn*.so*", "libcublas*.so*", "libnvrtc*.so*", "libcuda.so*")
+SHOWN = {"man", "bash-completion", "zsh", "fish"}  # in the environment's share/, where `man` and shells look
 EXEC = """\"\"\"Runs the program of this name that the package holds.\"\"\"
 import os
 import sys
@@ -88,8 +89,9 @@ def pack(tree, version, to, cuda):
     for file in sorted(tree.rglob("*")):
         where = file.relative_to(tree)
         wanted = where.parts[0] == "share" or (where.parts[0] == "bin" and file.name in PROGRAMS)
+        folder = f"{stem}.data/data" if where.parts[1:2] and where.parts[1] in SHOWN else "shardc"
         if file.is_file() and wanted:
-            wheel.add(f"shardc/{where}", file.read_bytes(), 0o755 if os.access(file, os.X_OK) else 0o644)
+            wheel.add(f"{folder}/{where}", file.read_bytes(), 0o755 if os.access(file, os.X_OK) else 0o644)
     wheel.add(f"{wheel.info}/METADATA", metadata(name, version, NVIDIA if cuda else ()).encode())
     wheel.add(f"{wheel.info}/WHEEL", b"Wheel-Version: 1.0\nGenerator: shardc\nRoot-Is-Purelib: false\nTag: py3-none-linux_x86_64\n")
     wheel.add(f"{wheel.info}/entry_points.txt", entry_points().encode())

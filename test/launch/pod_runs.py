@@ -10,6 +10,9 @@ import launch_runs as launch
 from launch_runs import expect
 
 
+OPERATORS = ("TrainJob", "PyTorchJob", "Volcano", "JobSet", "none")
+
+
 def variables(operator, pod, pods, ranks, address, port):
     """What the operator sets in a pod, and the options that docs/kubernetes.md says to add."""
     torch = {"PET_NNODES": pods, "PET_NODE_RANK": pod, "PET_NPROC_PER_NODE": ranks, "PET_MASTER_ADDR": address, "PET_MASTER_PORT": port}
@@ -40,7 +43,7 @@ def start_pods(place, operator, pods, port=None, prefix=(), address="127.0.0.1",
 def check_operators(place):
     """Two pods of two ranks."""
     plain = place.plain_losses(place.plan(steps=6))
-    for operator in ("TrainJob", "PyTorchJob", "Volcano", "JobSet", "none"):
+    for operator in OPERATORS:
         launch.expect_status(0, *start_pods(place, operator, 2))
         expect(place.losses(operator) == plain, f"{operator}: other losses")
 
@@ -53,7 +56,7 @@ def check_networks(place):
     try:
         networks.begin()
         prefix = [["ip", "netns", "exec", networks.of(name)] for name in networks.names]
-        for operator in ("TrainJob", "JobSet"):
+        for operator in OPERATORS:
             launch.expect_status(0, *start_pods(place, operator, 4, 29500, prefix, "10.91.7.1", options=["--ports=30000-30007"]))
             expect(place.losses(operator) == plain, f"{operator}: other losses")
     finally:

@@ -30,6 +30,8 @@ class WheelTest(unittest.TestCase):
         (self.tree / "bin").mkdir(parents=True)
         (self.tree / "share/shardc/recipes").mkdir(parents=True)
         (self.tree / "share/shardc/recipes/a.recipe").write_text("recipe a { }\n")
+        (self.tree / "share/man/man1").mkdir(parents=True)
+        (self.tree / "share/man/man1/shardc.1").write_text(".TH shardc 1\n")
         for program in self.wheel.PROGRAMS:
             shutil.copy("/bin/true", self.tree / "bin" / program)
 
@@ -50,6 +52,7 @@ class WheelTest(unittest.TestCase):
                              if cuda else [])
             self.assertIn("shardc = shardc.programs:shardc\n", archive.read(f"{info}/entry_points.txt").decode())
             self.assertIn("shardc/share/shardc/recipes/a.recipe", archive.namelist())
+            self.assertIn(f"{name.replace('-', '_')}-1.2.data/data/share/man/man1/shardc.1", archive.namelist())
             for line in archive.read(f"{info}/RECORD").decode().splitlines()[:-1]:
                 path, digest, size = line.rsplit(",", 2)
                 data = archive.read(path)
