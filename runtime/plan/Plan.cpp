@@ -37,7 +37,7 @@ constexpr Names<5> kUnitKindNames = {
 #define UNIT_KIND(enumerator, word, doc) word,
 #include "runtime/plan/Kinds.def"
 };
-constexpr Names<12> kStreamKindNames = {
+constexpr Names<14> kStreamKindNames = {
 #define STREAM_KIND(enumerator, word, doc) word,
 #include "runtime/plan/Kinds.def"
 };

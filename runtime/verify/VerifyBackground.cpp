@@ -58,7 +58,8 @@ private:
       scope_.addValue(finding::StagesForNobody, op, out.value);
     else if (isStaged && cell.arena != Arena::Work)
       scope_.addValue(finding::StagesInArena, op, out.value, cell.name, toString(cell.arena));
-    else if (!isStaged && (cell.arena != Arena::Host || cell.kind != CellKind::Buffer))
+    else if (!isStaged &&
+             (cell.arena != Arena::Host || cell.kind != CellKind::Buffer || cell.isRing()))
       scope_.addValue(finding::BackgroundFillsCell, op, out.value, cellKindInfo(cell.kind).word,
                       cell.name, toString(cell.arena));
   }
@@ -66,7 +67,7 @@ private:
   void formOf(uint32_t i) {
     const Op &op = segment_.ops[i];
     OpTraits traits = opInfo(op).traits;
-    if (traits != OpTraits::Copy && traits != OpTraits::Alias)
+    if (traits != OpTraits::Alias && op.kind != OpKind::Stage && op.kind != OpKind::Snapshot)
       scope_.add(finding::BackgroundComputes, i);
     const Segment *other = usersOfStreams_[op.stream];
     if (traits != OpTraits::Alias && scope_.plan().level >= Level::Scheduled && other != nullptr)

@@ -1,6 +1,5 @@
 // Checks the interface to the host. No other cell overlaps a cell that the host may write at any
-// time, and only the op that it is for reads it. All ranks end after the same step. Ops of the
-// program do not write in arena host.
+// time, and only the op that it is for reads it. All ranks end after the same step.
 #include <algorithm>
 
 #include "runtime/base/StepState.h"
@@ -61,6 +60,19 @@ private:
       if (std::optional<ByteRange> bytes = commonBytes(own, Range::of(cell, indices_), indices_))
         addCell(finding::OverlapsHostCell, c, cell.name, toString(*bytes));
     }
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
+        if (const Op &op = role_.segments[s].ops[i]; op.kind == OpKind::ToHost)
+          checkCopyApart(scope(s), i, role_.cells[c], own);
+  }
+
+  void checkCopyApart(const Scope &where, uint32_t i, const Cell &cell, const Range &own) {
+    ValueId copy = where.segment.ops[i].results[0];
+    if (where.value(copy).place.arena != cell.arena)
+      return;
+    if (std::optional<ByteRange> bytes =
+            commonBytes(own, Range::of(where.value(copy), indices_), indices_))
+      where.addValue(finding::CopyInHostCell, i, copy, cell.name, toString(*bytes));
   }
 
   /// While a segment runs, only the entry of the current microbatch in a ring is stable, and only

@@ -48,7 +48,7 @@ public:
     if (scope_.inspection.size() != before)
       return;
     for (uint32_t i = 0; i < scope_.segment.ops.size() && !scope_.inspection.isFull(); ++i)
-      checkShared(i);
+      checkReads(i), checkShared(i);
     for (const Segment::Boundary &in : scope_.segment.ins)
       checkBoundary(in);
     for (const Segment::Boundary &out : scope_.segment.outs)
@@ -65,9 +65,44 @@ private:
     }
     checkPlaceOf(value, "'%", scope_.inspection, scope_.role, indices_,
                  [&] { return scope_.spot(op); });
-    if (value.place.arena == Arena::Host && op != kNone && scope_.segment.before == kNone &&
-        opInfo(scope_.segment.ops[op]).traits != OpTraits::Alias)
+    if (op == kNone || isExempt(scope_.segment.ops[op]))
+      return;
+    bool isCopied = scope_.segment.ops[op].kind == OpKind::ToHost;
+    if (value.place.arena == Arena::Host && !isCopied)
       scope_.addValue(finding::WritesHostArena, op, id);
+    if (value.place.arena != Arena::Host && isCopied)
+      scope_.addValue(finding::NotToHost, op, id, toString(value.place.arena));
+  }
+
+  /// Whether the rules on copies in arena host do not apply to the op: it executes nothing, or it
+  /// copies for a save.
+  bool isExempt(const Op &op) const {
+    return scope_.segment.before != kNone || opInfo(op).traits == OpTraits::Alias;
+  }
+
+  /// Checks that only `to_device` reads copies in arena host. VerifyHost.cpp checks the ops that
+  /// read cells which the host writes.
+  void checkReads(uint32_t i) {
+    const Op &op = scope_.segment.ops[i];
+    if (isExempt(op) || op.kind == OpKind::ToDevice)
+      return;
+    for (ValueId operand : op.operands)
+      if (scope_.value(operand).place.arena == Arena::Host && isCopy(operand))
+        scope_.addValue(finding::ReadsHostArena, i, operand);
+  }
+
+  /// Whether an op of the program made the value, here or in another segment.
+  bool isCopy(ValueId id) const {
+    uint32_t def = scope_.value(id).def;
+    if (def != kNone)
+      return scope_.segment.ops[def].kind != OpKind::View ||
+             isCopy(scope_.segment.ops[def].operands[0]);
+    return std::ranges::any_of(scope_.segment.ins, [&](const Segment::Boundary &in) {
+      return in.value == id && std::ranges::any_of(scope_.role.segments, [&](const Segment &other) {
+               return other.before == kNone &&
+                      std::ranges::count(other.outs, in.cell, &Segment::Boundary::cell) > 0;
+             });
+    });
   }
 
   bool isSame(const Place &a, const Place &b) const {

@@ -111,8 +111,8 @@ public:
 private:
   void checkCell(uint32_t c) {
     const Cell &cell = role_.cells[c];
-    if (cell.isRing() && (cell.kind != CellKind::Buffer || cell.arena == Arena::Host))
-      addCell(finding::RingNoBuffer, c, cellKindInfo(cell.kind).word, toString(cell.arena));
+    if (cell.isRing() && cell.kind != CellKind::Buffer)
+      addCell(finding::RingNoBuffer, c, cellKindInfo(cell.kind).word);
     if (!cell.place.placed)
       return;
     if (cell.place.slots != cell.slots || cell.place.shift != 0)
@@ -156,8 +156,9 @@ private:
 
   void checkBoundary(const Scope &scope, const Segment::Boundary &boundary) {
     const Cell &cell = role_.cells[boundary.cell];
-    bool isPlain = cell.kind == CellKind::Buffer && cell.arena != Arena::Host;
-    if (boundary.shift == 0 || (isPlain && std::abs(boundary.shift) <= limits::kMicrobatchesMax))
+    bool isPlain =
+        cell.kind == CellKind::Buffer && std::abs(boundary.shift) <= limits::kMicrobatchesMax;
+    if (boundary.shift == 0 || isPlain)
       return;
     scope.addValue(finding::BoundaryShifts, scope.opOf(boundary.value), boundary.value,
                    boundary.shift, cell.name, cellKindInfo(cell.kind).word);

@@ -31,13 +31,13 @@ INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
                          testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every",
                                          "exchange", "parts", "starts", "split", "feed", "saves",
                                          "hsdp", "hybrid", "fsdp2", "tensor", "vocab", "ring",
-                                         "runs", "router", "remainders", "products"));
+                                         "runs", "router", "remainders", "products", "offload"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
   for (const char *name :
-       {"fsdp",   "zero",   "ddp",   "slots", "roles",  "mesh",       "every",   "exchange",
-        "parts",  "starts", "split", "feed",  "saves",  "hsdp",       "hybrid",  "fsdp2",
-        "tensor", "vocab",  "ring",  "runs",  "router", "remainders", "products"})
+       {"fsdp",   "zero",   "ddp",   "slots", "roles",  "mesh",       "every",    "exchange",
+        "parts",  "starts", "split", "feed",  "saves",  "hsdp",       "hybrid",   "fsdp2",
+        "tensor", "vocab",  "ring",  "runs",  "router", "remainders", "products", "offload"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 

@@ -64,7 +64,7 @@ const std::vector<Case> &kindCases() {
   static const std::vector<Case> cases = {
       {"ringThatIsNoBuffer", Rule::Ring, "zero",
        [](Plan &p) { p.roles[0].cells[cellNamed(p, "master.layers.0")].slots = 2; },
-       "ring '@master.layers.0' of kind 'master' is in arena state; a ring is a buffer"},
+       "ring '@master.layers.0' is of kind 'master'; a ring is a buffer"},
   };
   return cases;
 }
@@ -304,6 +304,58 @@ const std::vector<Case> &byteCases() {
   return cases;
 }
 
+/// The op of the plan "offload" that computes the value, and the value.
+Op &opOf(Plan &plan, const char *name) {
+  return *std::ranges::find_if(micro(plan).ops, [&](const Op &op) {
+    return micro(plan).values[op.results[0]].name == name;
+  });
+}
+Place &placeOf(Plan &plan, const char *name) {
+  return micro(plan).values[opOf(plan, name).results[0]].place;
+}
+
+const std::vector<Case> &offloadCases() {
+  static const std::vector<Case> cases = {
+      {"bytesUsedBeforeTheirCopy", Rule::Race, "offload",
+       [](Plan &p) { opOf(p, "z").waits.clear(); },
+       "the op writes '%z' to work [384, 448) without waiting for an op that reads these bytes"},
+      {"backBeforeItsCopy", Rule::Order, "offload",
+       [](Plan &p) { opOf(p, "x.back").waits.erase(opOf(p, "x.back").waits.begin()); },
+       "the op reads '%x.host' without waiting for it: it is written on stream to_host and read on "
+       "stream to_device"},
+      {"computeReadsTheHost", Rule::Host, "offload",
+       [](Plan &p) { opOf(p, "dx").operands[0] = opOf(p, "x.host").results[0]; },
+       "'add' reads '%x.host' in arena host; only 'to_device' may read copies there"},
+      {"copyOverTheFeed", Rule::Host, "offload", [](Plan &p) { placeOf(p, "x.host").offset = 288; },
+       "'%x.host' overlaps cell '@feed', which the host may write at any time, in host [288, 304)"},
+      {"ringReadBeforeItIsFilled", Rule::Cell, "offload",
+       [](Plan &p) {
+         std::vector<ProgramNode> &steps = p.roles[0].program[1].children;
+         std::swap(steps[1], steps[3]);
+       },
+       "cell '@kept'"},
+      {"copyOnTheDevice", Rule::Host, "offload",
+       [](Plan &p) {
+         placeOf(p, "x.host") = {true, Arena::Work, 832, 0};
+       },
+       "'to_host' writes '%x.host' in arena work; it needs to be in arena host"},
+      {"backOnTheHost", Rule::Host, "offload",
+       [](Plan &p) {
+         placeOf(p, "dx") = {true, Arena::Host, 592, 0};
+       },
+       "the op writes '%dx' in arena host, where only the host, background segments and 'to_host' "
+       "write"},
+      {"copyInTheBackground", Rule::Background, "saves",
+       [](Plan &p) {
+         for (Segment &segment : p.roles[0].segments)
+           for (Op &op : segment.ops)
+             op.kind = op.kind == OpKind::Snapshot ? OpKind::ToHost : op.kind;
+       },
+       "a background segment contains 'to_host'"},
+  };
+  return cases;
+}
+
 const std::vector<Case> &hostCases() {
   static const std::vector<Case> cases = {
       {"opWritesInTheHostsArena", Rule::Host, "ddp",
@@ -371,6 +423,7 @@ INSTANTIATE_TEST_SUITE_P(Squares, Broken, testing::ValuesIn(squareCases()), name
 INSTANTIATE_TEST_SUITE_P(Order, Broken, testing::ValuesIn(orderCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Bytes, Broken, testing::ValuesIn(byteCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Host, Broken, testing::ValuesIn(hostCases()), nameOf);
+INSTANTIATE_TEST_SUITE_P(Offload, Broken, testing::ValuesIn(offloadCases()), nameOf);
 
 TEST(Rules, EveryRuleHasACase) {
   std::set<Rule> covered;

@@ -127,8 +127,7 @@ private:
 
   /// A ring must be a buffer; other cells, and values without slots, must not share its bytes.
   void checkRing(const Cell &ring) {
-    need(ring.kind == CellKind::Buffer && ring.arena != Arena::Host,
-         ring.name + " is a ring and not a buffer");
+    need(ring.kind == CellKind::Buffer, ring.name + " is a ring and not a buffer");
     auto touches = [&](Place place, int64_t bytes) {
       Place whole = ring.place;
       whole.slots = place.slots = 1;
@@ -148,6 +147,15 @@ private:
     return a.arena == b.arena && aBegin < bBegin + bBytes && bBegin < aBegin + aBytes;
   }
 
+  /// Whether the value lies inside the cell on each rank.
+  bool holds(const Cell &cell, const Value &of) const {
+    return of.place.arena == cell.place.arena && std::ranges::all_of(ranks_, [&](int64_t rank) {
+             int64_t begin = positions_.begin(of.place, rank),
+                     first = positions_.begin(cell.place, rank);
+             return begin >= first && begin + of.type.bytes() <= first + cell.bytes();
+           });
+  }
+
   bool isOwnCell(size_t cell) const {
     return std::any_of(role_.segments.begin(), role_.segments.end(), [&](const Segment &segment) {
       return segment.before != kNone &&
@@ -156,13 +164,30 @@ private:
     });
   }
 
-  /// Only the host may write the cells that it fills.
+  /// Only the host may write the cells that it fills. Ops only copy to other memory of the host,
+  /// and from there.
   void checkHost() {
-    for (const Op &op : segment_.ops)
+    for (const Op &op : segment_.ops) {
+      if (op.kind == OpKind::View || op.kind == OpKind::Pack)
+        continue;
       for (ValueId result : op.results)
-        need(op.kind == OpKind::View || op.kind == OpKind::Pack ||
-                 value(result).place.arena != Arena::Host,
+        need((op.kind == OpKind::ToHost) == (value(result).place.arena == Arena::Host),
              value(result).name + " is written to memory of the host");
+      for (ValueId operand : op.operands)
+        need(op.kind == OpKind::ToDevice || value(operand).place.arena != Arena::Host ||
+                 std::ranges::any_of(role_.cells,
+                                     [&](const Cell &cell) {
+                                       return isOfHost(cell) && holds(cell, value(operand));
+                                     }),
+             value(operand).name + " is read in memory of the host");
+      if (op.kind == OpKind::ToHost)
+        for (const Cell &cell : role_.cells)
+          for (int64_t rank : ranks_)
+            need(!isOfHost(cell) ||
+                     !overlap(cell.place, cell.type.bytes(), value(op.results[0]).place,
+                              value(op.results[0]).type.bytes(), rank),
+                 value(op.results[0]).name + " lies in what the host writes");
+    }
     for (const Cell &a : role_.cells)
       for (const Cell &b : role_.cells)
         for (int64_t rank : ranks_)
