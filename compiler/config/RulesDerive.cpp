@@ -1,9 +1,11 @@
 // Derives options that the recipe leaves unset. Rules run in the order of the table; each rule sees
 // the results of the preceding ones.
+#include <bit>
 #include <numeric>
 
 #include "compiler/config/Effect.h"
 #include "compiler/config/RulePredicates.h"
+#include "compiler/model/LayerList.h"
 
 namespace shardc::config {
 
@@ -79,6 +81,40 @@ RULE_DO(EmbeddingDeviation,
 RULE_IF(RecomputeCore, cfg().is(ModelRecomputeGranularity, RecomputeGranularity::Selective),
         derive(ModelRecomputeModules, Value::ofList({Value::ofEnum(RecomputeModule::CoreAttn)}),
                ModelRecomputeGranularity));
+
+/// Upstream moves the first part of all modules, in the order in which they compute.
+RULE_CODE(OffloadedLayers) {
+  const int64_t layers = std::max<int64_t>(num(ModelNumLayers), 0);
+  Value::List entries;
+  int64_t left = layers;
+  auto add = [&](int64_t count, model::LayerParts parts) {
+    count = std::min(count, left);
+    left -= count;
+    if (count > 0)
+      entries.push_back(Value::ofString(model::layerEntry(count, parts, model::kOffloadWords)));
+  };
+  if (on(ModelCpuOffloading) && on(ModelCpuOffloadingActivations))
+    add(num(ModelCpuOffloadingNumLayers), {.isFull = true});
+  else if (on(ModelFineGrainedActivationOffloading)) {
+    model::LayerParts all;
+    if (has(ModelOffloadModules))
+      for (OffloadModule module : cfg().getEnums<OffloadModule>(ModelOffloadModules))
+        all.modules |= uint32_t{1} << static_cast<int>(module);
+    const int64_t each = std::popcount(all.modules);
+    auto moved = static_cast<int64_t>(static_cast<double>(layers * each) *
+                                      cfg().getFloat(ModelActivationOffloadFraction));
+    add(each == 0 ? 0 : moved / each, all);
+    model::LayerParts some = all;
+    for (int64_t more = each; each > 0 && more > moved % each; --more)
+      some.modules &= ~std::bit_floor(some.modules);
+    add(some.isNothing() ? 0 : 1, some);
+  }
+  if (entries.empty())
+    return;
+  add(left, {});
+  derive(ModelOffloadLayers, Value::ofList(std::move(entries)),
+         on(ModelCpuOffloading) ? ModelCpuOffloading : ModelFineGrainedActivationOffloading);
+}
 
 RULE_CODE(DatasetKindFromPath) {
   std::optional<Opt> paths = trainingData(cfg());

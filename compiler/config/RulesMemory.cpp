@@ -1,6 +1,6 @@
 // Rules on conflicts between offloading, recomputation, CUDA graphs and fusions.
 #include "compiler/config/RulePredicates.h"
-#include "compiler/model/RecomputeLayers.h"
+#include "compiler/model/LayerList.h"
 
 namespace shardc::config {
 
@@ -25,16 +25,26 @@ void exclude(RuleContext &ctx, Opt a, Opt b) {
     ctx.report({a, b}).remove(a, FixItKind::Alternative).remove(b, FixItKind::Alternative);
 }
 
-model::RecomputeLayers layersOf(const RuleContext &ctx) {
+model::LayerList layersOf(const RuleContext &ctx, Opt list = kLayerList,
+                          const model::LayerWords &words = model::kRecomputeWords) {
   std::vector<std::string> entries;
-  for (const Value &entry : ctx.cfg().getList(kLayerList))
+  for (const Value &entry : ctx.cfg().getList(list))
     entries.push_back(*entry.asString());
-  return model::readRecomputeLayers(entries, ctx.derived().numLayers);
+  return model::readLayerList(entries, ctx.derived().numLayers, words);
+}
+
+/// Reports the rule if the list is not one of all layers.
+void checkLayerList(RuleContext &ctx, Opt list, const model::LayerWords &words) {
+  if (!ctx.has(list) || !ctx.has(Opt::ModelNumLayers))
+    return;
+  if (model::LayerList read = layersOf(ctx, list, words); !read.isValid())
+    ctx.report({list, Opt::ModelNumLayers}, {ctx.text(list), DiagArg(read.problem)})
+        .remove(list, FixItKind::Alternative);
 }
 
 bool recomputes(const RuleContext &ctx, RecomputeModule module) {
   if (isGranularity(ctx, RecomputeGranularity::Auto) && ctx.has(kLayerList))
-    return llvm::any_of(layersOf(ctx).layers, [&](model::LayerRecompute layer) {
+    return llvm::any_of(layersOf(ctx).layers, [&](model::LayerParts layer) {
       return layer.has(static_cast<model::RecomputeModule>(module));
     });
   if (!isGranularity(ctx, RecomputeGranularity::Selective) || !ctx.has(Opt::ModelRecomputeModules))
@@ -61,6 +71,22 @@ RULE_IF(OffloadRecompute, on(ModelCpuOffloading) && has(kGranularity),
             .remove(kGranularity, Alternative));
 RULE_DO(OffloadFineGrained, exclude(ctx, ModelCpuOffloading, ModelFineGrainedActivationOffloading));
 RULE_DO(OffloadPagedStash, exclude(ctx, ModelCpuOffloading, ModelMoePagedStash));
+RULE_DO(OffloadLayersForm, checkLayerList(ctx, ModelOffloadLayers, model::kOffloadWords));
+RULE_CODE(OffloadNothing) {
+  for (Opt opt : {ModelCpuOffloading, ModelFineGrainedActivationOffloading}) {
+    if (!on(opt) || has(ModelOffloadLayers) || !has(ModelNumLayers))
+      continue;
+    Opt what = opt != ModelCpuOffloading           ? ModelOffloadModules
+               : on(ModelCpuOffloadingActivations) ? ModelCpuOffloadingNumLayers
+                                                   : ModelCpuOffloadingActivations;
+    report({opt, what}, {pathOf(opt), pathOf(what), has(what) ? text(what) : DiagArg("none")});
+  }
+}
+RULE_EACH(OffloadLayersTwice, (ModelCpuOffloading, ModelFineGrainedActivationOffloading),
+          on(opt) && isWritten(ModelOffloadLayers),
+          report({ModelOffloadLayers, opt}, {pathOf(opt)})
+              .remove(ModelOffloadLayers, Alternative)
+              .remove(opt, Alternative));
 RULE_IF(FineGrainedImpl,
         on(ModelFineGrainedActivationOffloading) &&
             !cfg().is(ModelTransformerImpl, TransformerImpl::TransformerEngine),
@@ -132,13 +158,7 @@ RULE_CODE(RecomputeAutoChooses) {
       report({kGranularity, opt}, {pathOf(opt)}).remove(opt);
 }
 
-RULE_CODE(RecomputeLayersForm) {
-  if (!has(kLayerList) || !has(ModelNumLayers))
-    return;
-  if (model::RecomputeLayers read = layersOf(ctx); !read.isValid())
-    report({kLayerList, ModelNumLayers}, {text(kLayerList), DiagArg(read.problem)})
-        .remove(kLayerList, Alternative);
-}
+RULE_DO(RecomputeLayersForm, checkLayerList(ctx, kLayerList, model::kRecomputeWords));
 
 RULE_CODE(RecomputeLayersWithout) {
   if (!has(kLayerList) || isGranularity(ctx, RecomputeGranularity::Auto))

@@ -157,6 +157,11 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
     std::ranges::replace(rows, '\n', '|');
     add(JobField::derived_passOrder, rows);
   }
+  if (config.has(Opt::ModelOffloadLayers)) {
+    Opt depth = Opt::ModelFineGrainedOffloadingMaxInflightOffloads;
+    add(JobField::derived_offloadDepth, config.getIntOr(depth, 1));
+    add(JobField::derived_offloadMinElements, config.getInt(Opt::ModelMinOffloadedTensorSize));
+  }
   if (!config.rates().empty())
     add(JobField::derived_rates, config.rates());
   if (d.gpu && !predict::device(*d.gpu).isHost()) { // peak rate for the reported utilisation

@@ -147,7 +147,10 @@ std::vector<Missing> findMissing(const Config &config) {
        fmt::format("saving checkpoints of format '{}'",
                    config::toRecipeText(config, Opt::CheckpointCkptFormat)),
        Opt::CheckpointCkptFormat);
-  need(config.isOn(Opt::ModelCpuOffloading), "activation offload", Opt::ModelCpuOffloading);
+  const Opt fine = Opt::ModelFineGrainedActivationOffloading;
+  need(config.has(Opt::ModelOffloadLayers) && d.pipelineParallel > 1,
+       "moving activations of a pipeline to the host",
+       config.isOn(fine) ? fine : Opt::ModelOffloadLayers);
   needOfFrozen(config, need);
   for (const config::OptionInfo &option : config::options())
     need(!option.feature.empty() && asksFor(config, option.opt), option.feature.str(), option.opt);

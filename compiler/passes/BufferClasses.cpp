@@ -73,7 +73,11 @@ private:
 
   int32_t newClass(ValueId value) {
     BufferClass cls;
-    cls.arena = sym_[value] != 0 ? plan::Arena::Sym : plan::Arena::Work;
+    const uint32_t def = segment_.values[value].def;
+    const bool isOnHost = def != kNone && segment_.ops[def].kind == OpKind::ToHost;
+    cls.arena = isOnHost           ? plan::Arena::Host
+                : sym_[value] != 0 ? plan::Arena::Sym
+                                   : plan::Arena::Work;
     cls.bytes = segment_.values[value].type.bytes();
     result_.classes.push_back(cls);
     return static_cast<int32_t>(result_.classes.size()) - 1;

@@ -22,7 +22,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/model/RecomputeLayers.h"
+#include "compiler/model/LayerList.h"
 #include "compiler/passes/Clocks.h"
 #include "compiler/passes/PipelineStages.h"
 #include "compiler/passes/PlanNames.h"
@@ -34,7 +34,7 @@
 
 namespace shardc::passes {
 
-using model::LayerRecompute;
+using model::LayerParts;
 using plan::Job;
 using plan::Phase;
 
@@ -117,12 +117,12 @@ struct LayerCost {
 
 /// A way to recompute a layer, and its cost for each layer.
 struct RecomputeWay {
-  LayerRecompute what;
+  LayerParts what;
   std::vector<LayerCost> layers;
 };
 
-void request(plan::Plan &plan, const std::vector<LayerRecompute> &layers) {
-  plan.job.put(plan::JobField::model_recomputeLayers, model::recomputeLayersText(layers));
+void request(plan::Plan &plan, const std::vector<LayerParts> &layers) {
+  plan.job.put(plan::JobField::model_recomputeLayers, model::layerListText(layers));
 }
 
 /// By unit: the peak bytes of live activations during the unit's backward pass.
@@ -307,7 +307,7 @@ public:
 
   /// False if the plan is not wanted.
   bool run() {
-    chosen_.assign(units_.size(), LayerRecompute());
+    chosen_.assign(units_.size(), LayerParts());
     request(plan_, chosen_);
     Notes notes;
     before_ = plan_;
@@ -375,7 +375,7 @@ private:
     }
   }
 
-  std::vector<LayerCost> costsWith(LayerRecompute what) {
+  std::vector<LayerCost> costsWith(LayerParts what) {
     std::shared_ptr<const RecomputeCosts::Body> body = bodyWith(what);
     if (ways_.empty())
       load_ = withRest(body->all);
@@ -392,7 +392,7 @@ private:
   }
 
   /// The costs of a body in which all layers recompute the same, from the cache if it has them.
-  std::shared_ptr<const RecomputeCosts::Body> bodyWith(LayerRecompute what) {
+  std::shared_ptr<const RecomputeCosts::Body> bodyWith(LayerParts what) {
     std::pair key(what.isFull, what.modules);
     if (options_.costs) {
       std::scoped_lock lock(options_.costs->mutex);
@@ -402,7 +402,7 @@ private:
         return known->second;
     }
     plan::Plan body = before_;
-    request(body, std::vector<LayerRecompute>(units_.size(), what));
+    request(body, std::vector<LayerParts>(units_.size(), what));
     Notes ignored;
     runPass(PassId::Recompute, body, ignored);
     // Modules that no layer has, or that others include, change nothing.
@@ -463,7 +463,7 @@ private:
     uint32_t modules = 0;
     const auto &words = plan::jobInfo(plan::JobField::model_recomputeModules).words;
     for (size_t module = 0; module < words.size(); ++module) {
-      LayerRecompute what = {.modules = uint32_t{1} << module};
+      LayerParts what = {.modules = uint32_t{1} << module};
       std::vector<LayerCost> costs = costsWith(what);
       if (isSame(costs, ways_.front().layers))
         continue;
@@ -476,8 +476,8 @@ private:
     ways_.push_back({{.isFull = true}, costsWith({.isFull = true})});
   }
 
-  std::vector<LayerRecompute> tried() const {
-    std::vector<LayerRecompute> layers(units_.size());
+  std::vector<LayerParts> tried() const {
+    std::vector<LayerParts> layers(units_.size());
     for (const StageChoices &stage : stages_)
       for (size_t place = 0; place < stage.layers.size(); ++place)
         layers[stage.layers[place]] = ways_[stage.choices[stage.tried].ways[place]].what;
@@ -698,7 +698,7 @@ private:
     notes_.push_back(
         {fmt::format("'model.recompute_granularity = auto' recomputes {}: {} of {} are needed, and "
                      "recomputation is predicted to take {:.3g} ms of a microbatch",
-                     joined(model::recomputeLayersText(chosen_)), plan::formatBytes(bytes),
+                     joined(model::layerListText(chosen_)), plan::formatBytes(bytes),
                      plan::formatBytes(plan_.deviceBytes), 1e3 * added),
          "chosen-recomputation"});
   }
@@ -724,8 +724,8 @@ private:
       bodies_;
   std::vector<StageChoices> stages_;
   int triedPlans_ = 0;
-  int64_t triedOps_ = 0;               ///< of the tried plans
-  std::vector<LayerRecompute> chosen_; ///< by layer
+  int64_t triedOps_ = 0;           ///< of the tried plans
+  std::vector<LayerParts> chosen_; ///< by layer
 };
 
 } // namespace

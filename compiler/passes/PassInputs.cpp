@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "compiler/model/LayerList.h"
 #include "compiler/passes/PlanNames.h"
 #include "runtime/plan/Builder.h"
 
@@ -112,6 +113,24 @@ Needed findNeededByStages(const plan::Plan &plan) {
   return std::nullopt;
 }
 
+/// The lists of the job must be of the plan's layers.
+Needed findNeededOfLayers(const plan::Plan &plan) {
+  auto layers = std::ranges::count(plan.units, plan::UnitKind::Layer, &plan::Unit::kind);
+  auto needed = [&](plan::JobField field, const std::vector<std::string> &entries,
+                    const model::LayerWords &words) -> Needed {
+    model::LayerList read = model::readLayerList(entries, layers, words);
+    if (entries.empty() || read.isValid())
+      return std::nullopt;
+    return fmt::format("another '{}': {}", plan::jobInfo(field).path, read.problem);
+  };
+  const plan::Job::Model &model = plan.job.model;
+  Needed list =
+      needed(plan::JobField::model_recomputeLayers, model.recomputeLayers, model::kRecomputeWords);
+  return list ? list
+              : needed(plan::JobField::model_offloadLayers, model.offloadLayers,
+                       model::kOffloadWords);
+}
+
 } // namespace
 
 Needed findNeeded(PassId id, const plan::Plan &plan) {
@@ -120,6 +139,9 @@ Needed findNeeded(PassId id, const plan::Plan &plan) {
   switch (id) {
   case PassId::Backward:
     return findNeededByBackward(plan);
+  case PassId::Recompute:
+  case PassId::Offload:
+    return findNeededOfLayers(plan);
   case PassId::Quantize:
     return findNeededByQuantize(plan);
   case PassId::SplitStages:

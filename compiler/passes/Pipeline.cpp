@@ -71,6 +71,9 @@ constexpr PassId kOrder[] = {
     PassId::FuseNormIntoProducts,
     // Before Schedule, which orders the gathers that this moves.
     PassId::Overlap,
+    // After all passes that replace or move ops of the bodies. Before Schedule, which limits the
+    // copies that are under way.
+    PassId::Offload,
     PassId::Schedule,
     // After Schedule, which does not handle segments outside the program.
     PassId::Snapshot,

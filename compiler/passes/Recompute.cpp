@@ -16,7 +16,8 @@
 // and both passes must have the same rows.
 #include <algorithm>
 
-#include "compiler/model/RecomputeLayers.h"
+#include "compiler/model/LayerList.h"
+#include "compiler/passes/HostValues.h"
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/PipelineStages.h"
 #include "runtime/base/Status.h"
@@ -33,7 +34,7 @@ bool isFusedNorm(const Op &op) { return classOf(op) == plan::Recompute::FusedNor
 /// What is recomputed, by unit.
 struct Request {
   std::vector<int32_t> region; ///< region of the unit; -1: keeps everything
-  std::vector<model::LayerRecompute> what;
+  std::vector<model::LayerParts> what;
   std::vector<uint8_t> predicts; ///< whether it is a multi-token prediction block, with losses
 };
 
@@ -45,8 +46,8 @@ void addChosenLayers(const plan::Plan &plan, Request &request) {
       units.push_back(unit);
   if (plan.job.model.recomputeLayers.empty())
     return; // not chosen yet
-  model::RecomputeLayers read = model::readRecomputeLayers(plan.job.model.recomputeLayers,
-                                                           static_cast<int64_t>(units.size()));
+  model::LayerList read =
+      model::readLayerList(plan.job.model.recomputeLayers, static_cast<int64_t>(units.size()));
   SHARDC_CHECK(read.isValid(), "'model.recompute_layers': {}", read.problem);
   int32_t regions = 0;
   for (size_t layer = 0; layer < units.size(); ++layer) {
@@ -71,8 +72,8 @@ Request readRequest(const plan::Plan &plan) {
     addChosenLayers(plan, request);
     return request;
   }
-  model::LayerRecompute what = {.isFull =
-                                    model.recomputeGranularity == Job::RecomputeGranularity::Full};
+  model::LayerParts what = {.isFull =
+                                model.recomputeGranularity == Job::RecomputeGranularity::Full};
   if (!what.isFull)
     for (Job::RecomputeModule module : model.recomputeModules)
       what.modules |= uint32_t{1} << static_cast<int>(module);
@@ -103,7 +104,9 @@ Request readRequest(const plan::Plan &plan) {
 
 class Rewriter {
 public:
-  Rewriter(plan::Segment &segment, const Request &request, size_t forwardOps)
+  /// `hostLayers`: of values that are kept on the host and not recomputed (HostValues.h).
+  Rewriter(plan::Segment &segment, const Request &request, size_t forwardOps,
+           const std::vector<int32_t> &hostLayers)
       : segment_(segment), request_(request), forwardOps_(forwardOps),
         copies_(segment.values.size(), kNone), regionOf_(segment.values.size(), -1),
         remade_(segment.values.size(), 0), isStream_(segment.values.size(), 0),
@@ -114,6 +117,9 @@ public:
     markLosses();
     findStream();
     classify();
+    for (ValueId value = 0; value < hostLayers.size(); ++value)
+      if (hostLayers[value] >= 0 && !isBrought(segment.ops[segment.values[value].def]))
+        remade_[value] = 0;
   }
 
   void run() {
@@ -213,7 +219,7 @@ private:
   }
 
   /// What is recomputed in the layer of an op.
-  model::LayerRecompute whatOf(const Op &op) const {
+  model::LayerParts whatOf(const Op &op) const {
     return request_.what[static_cast<size_t>(op.unit)];
   }
 
@@ -232,7 +238,7 @@ private:
   }
 
   bool isChosen(const Op &op) const {
-    model::LayerRecompute what = whatOf(op);
+    model::LayerParts what = whatOf(op);
     switch (classOf(op)) {
     case plan::Recompute::Never:
       return false;
@@ -277,7 +283,7 @@ private:
   }
 
   bool isWithMlp(const Op &op) const {
-    model::LayerRecompute what = whatOf(op);
+    model::LayerParts what = whatOf(op);
     bool hasExperts = hasExperts_[static_cast<size_t>(op.unit)] != 0;
     return hasExperts ? what.has(Job::RecomputeModule::Moe) ||
                             what.has(Job::RecomputeModule::SharedExperts)
@@ -413,7 +419,9 @@ void runRecompute(plan::Plan &plan, Notes &) {
     for (plan::Segment &segment : role.segments)
       if (segment.body && countForwardOps(segment) < segment.ops.size() &&
           (isAsked || brings(segment)))
-        Rewriter(segment, request, countForwardOps(segment)).run();
+        Rewriter(segment, request, countForwardOps(segment),
+                 hostLayersOf(plan, segment, /*onlyNamed=*/true))
+            .run();
 }
 
 } // namespace shardc::passes

@@ -10,8 +10,10 @@
 // Waits are added where data dependences or these limits need them and stream order does not imply
 // them.
 #include <algorithm>
+#include <map>
 
 #include "compiler/passes/Clocks.h"
+#include "compiler/passes/HostValues.h"
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/Strategy.h"
 #include "compiler/predict/Overheads.h"
@@ -50,6 +52,7 @@ public:
     delayReductions();
     limitGradients();
     limitShards();
+    limitCopies();
     addWaits();
   }
 
@@ -367,6 +370,45 @@ private:
     for (size_t k = 2; k < made.size(); ++k)
       if (scattered[k - 2] < made[k])
         after_.push_back({made[k], scattered[k - 2]});
+  }
+
+  /// The first compute op of a unit in the phase, from an op on; kNone if there is none.
+  uint32_t firstOf(int32_t unit, plan::Phase phase, uint32_t from) const {
+    for (uint32_t i = from; i < segment_.ops.size(); ++i)
+      if (const Op &op = segment_.ops[i]; (op.unit == unit || unit < 0) && op.phase == phase &&
+                                          op.stream == plan::kComputeStream && !isAlias(op))
+        return i;
+    return kNone;
+  }
+
+  /// Limits the bytes of activations that move to the host and back. The layer `depth` layers above
+  /// begins when a layer's copies to the host have ended, so their bytes are free there; without
+  /// such a layer, the backward pass does. A layer comes back when the backward pass of the layer
+  /// above has begun, so that at most two are back.
+  void limitCopies() {
+    std::map<int32_t, uint32_t> last; // by unit: its last copy to the host
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+      const Op &op = segment_.ops[i];
+      if (op.kind == OpKind::ToHost)
+        last[op.unit] = i;
+      if (op.kind != OpKind::ToDevice)
+        continue;
+      uint32_t above = firstOf(layerAfter(plan_, op.unit), plan::Phase::Backward, 0);
+      if (above < i)
+        after_.push_back({i, above});
+    }
+    for (auto [unit, copy] : last) {
+      int32_t next = unit;
+      for (int64_t n = 0; n < plan_.job.derived.offloadDepth && next >= 0; ++n)
+        next = layerAfter(plan_, next);
+      uint32_t awaits = kNone;
+      if (plan_.job.derived.offloadDepth == 0 || next >= 0)
+        awaits = firstOf(next, plan::Phase::Forward, copy);
+      if (awaits == kNone)
+        awaits = firstOf(-1, plan::Phase::Backward, copy);
+      if (awaits != kNone)
+        after_.push_back({awaits, copy});
+    }
   }
 
   bool isKept(ValueId value) const {

@@ -15,6 +15,7 @@
 #include "compiler/predict/MatrixWork.h"
 #include "compiler/predict/MeasuredRates.h"
 #include "compiler/predict/PipelineTime.h"
+#include "compiler/predict/SaveTime.h"
 #include "compiler/predict/Transfers.h"
 #include "runtime/base/Float8.h"
 #include "runtime/base/NewtonSchulz.h"
@@ -36,6 +37,8 @@ using Key = plan::AttrKey;
 constexpr double kLeastSeconds = 1.5e-6;
 /// Time until a product occupies all multiprocessors, plus the time while only its last tiles run.
 constexpr double kRampSeconds = 2e-6;
+/// Time of a copy between device and host in addition to that of its bytes.
+constexpr double kCopySeconds = 5e-6;
 /// Factor on the rate of a product whose epilogue reads a bias, or the operand of GELU's gradient.
 constexpr double kBiasFactor = 0.92;
 /// The epilogue of a tile of fp32 gradients reads and writes memory. From this length of the summed
@@ -297,6 +300,8 @@ double contentionOf(const plan::Plan &plan, const Op &op) {
 
 bool isCollective(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Collective; }
 
+bool isCopyOfHost(const Op &op) { return op.kind == OpKind::ToHost || op.kind == OpKind::ToDevice; }
+
 /// A transfer between stages ends when both stages have reached it; meetingsOf() handles these.
 bool isBetweenStages(const Op &op) { return plan::isPointToPoint(op); }
 
@@ -412,7 +417,7 @@ LaunchTime timeLaunch(RoleTimes &times, const Launch &launch) {
     out.begins[i] = now;
     if (plan::holds(op.pred, launch.variant)) {
       double took = ops.took[i];
-      (isCollective(op) ? sum.transfers : sum.compute) += took;
+      (isCollective(op) || isCopyOfHost(op) ? sum.transfers : sum.compute) += took;
       sum.products += takesPower(op) ? took : 0;
       contending += ops.contending[i];
       now += took;
@@ -560,6 +565,8 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
         bytesMoved(device, plan, op, team, segment.values[plan::wholeOf(op)].type.bytes());
     return collectiveSeconds(device, plan::collectiveKindOf(op), plan.transportOf(op), bytes, team);
   }
+  if (isCopyOfHost(op))
+    return hostCopySeconds(device, segment.values[op.results[0]].type.bytes()) + kCopySeconds;
   model::OpCost cost = model::costOnBusiestRank(plan, segment, op);
   double seconds = 0;
   switch (plan::opInfo(op).work.cost) {

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "compiler/model/Freeze.h"
-#include "compiler/model/RecomputeLayers.h"
+#include "compiler/model/LayerList.h"
 #include "compiler/shrink/Sizes.h"
 
 namespace shardc::shrink {
@@ -232,25 +232,29 @@ private:
   /// each layer explicitly. A layer copies the recipe's list at the same relative depth; without a
   /// list, the first half of the layers is recomputed.
   void shrinkRecompute() {
-    if (!config_.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Auto))
-      return;
+    if (config_.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Auto))
+      shrinkLayerList(Opt::ModelRecomputeLayers, model::kRecomputeWords);
+    if (config_.isWritten(Opt::ModelOffloadLayers))
+      shrinkLayerList(Opt::ModelOffloadLayers, model::kOffloadWords);
+  }
+
+  void shrinkLayerList(Opt option, const model::LayerWords &words) {
     auto layers = static_cast<size_t>(layers_);
-    std::vector<model::LayerRecompute> small(layers);
+    std::vector<model::LayerParts> small(layers);
     std::vector<std::string> entries;
-    if (config_.has(Opt::ModelRecomputeLayers))
-      for (const Value &entry : config_.getList(Opt::ModelRecomputeLayers))
+    if (config_.has(option))
+      for (const Value &entry : config_.getList(option))
         entries.push_back(*entry.asString());
-    std::vector<model::LayerRecompute> all =
-        model::readRecomputeLayers(entries, d_.numLayers).layers;
+    std::vector<model::LayerParts> all = model::readLayerList(entries, d_.numLayers, words).layers;
     for (size_t layer = 0; layer < layers; ++layer)
       if (entries.empty())
         small[layer].isFull = layer < (layers + 1) / 2;
       else
         small[layer] = all[layer * all.size() / layers];
     Value::List list;
-    for (std::string &entry : model::recomputeLayersText(small))
+    for (std::string &entry : model::layerListText(small, words))
       list.push_back(Value::ofString(std::move(entry)));
-    changes_.set(Opt::ModelRecomputeLayers, Value::ofList(std::move(list)));
+    changes_.set(option, Value::ofList(std::move(list)));
   }
 
   /// Freezes about the same fraction of the layers.

@@ -121,6 +121,30 @@ RankNeed needOf(const plan::Plan &plan, const plan::Role &role, const hal::Backe
   return need;
 }
 
+/// Compares the pinned memory of this machine's ranks with what the machine has. Where devices
+/// share its memory, their arenas include it.
+Status checkPinned(const plan::Plan &plan, hal::Backend &backend, int64_t processes) {
+  if (backend.devicesShareMemory())
+    return Status::ok();
+  int64_t needed = 0;
+  auto count = static_cast<int64_t>(backend.devices().size());
+  for (const hal::Device *device : backend.devices()) {
+    const plan::Role &role = plan.roles[exec::roleOf(plan, device->rank())];
+    int64_t bytes = role.arenaBytes[static_cast<size_t>(plan::Arena::Host)];
+    if (__builtin_mul_overflow(bytes, processes, &bytes) ||
+        __builtin_add_overflow(needed, bytes, &needed))
+      needed = std::numeric_limits<int64_t>::max();
+  }
+  int64_t free = backend.devices().front()->bytesFree(hal::MemoryKind::Host);
+  if (needed <= free)
+    return Status::ok();
+  int64_t ranks = count * processes;
+  return makeStatus(report::NotEnoughMemory,
+                    ranks == 1 ? "a rank needs" : fmt::format("{} ranks need", ranks),
+                    plan::formatBytes(needed), plan::formatBytes(free),
+                    plan::formatBytes(needed / ranks), "pinned memory of the machine");
+}
+
 } // namespace
 
 /// Compares the memory of the rank that needs most with the free memory of the first device. Where
@@ -157,7 +181,7 @@ Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t proces
     needed = std::numeric_limits<int64_t>::max();
   int64_t free = backend.devices().front()->bytesFree(hal::MemoryKind::Work);
   if (needed <= free)
-    return Status::ok();
+    return checkPinned(plan, backend, processes);
   if (backend.devicesShareMemory())
     parts += fmt::format("; 'shardc shrink R.recipe --ranks={}' makes a small copy", ranks);
   std::string who = ranks == 1 ? "a rank needs" : fmt::format("{} ranks need", ranks);

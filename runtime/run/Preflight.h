@@ -26,7 +26,8 @@ std::vector<Report> preflight(const plan::Plan &plan, std::string_view backendNa
 /// Compares the memory that the plan needs with the free memory of the process' devices. It counts
 /// arenas, receive buffers if there are any, and, for devices with separate memory, the predicted
 /// memory of communicators, workspaces and libraries. InvalidInput if it does not fit. If devices
-/// share the machine's memory, it is divided among `processes` processes.
+/// share the machine's memory, it is divided among `processes` processes; otherwise the pinned
+/// memory of all ranks on this machine is compared with the machine's.
 Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes = 1);
 
 /// InvalidInput if a trace is requested for a run that cannot be traced. On GPUs, traces identify

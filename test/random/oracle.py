@@ -716,8 +716,14 @@ ERRORS = {
     "fsdp-v2-registration": lambda f: f.v2 and f.on("ddp.nccl_ub") and f.on("ddp.disable_symmetric_registration"),
 }
 
+
+def moves_layers(f):
+    """The recipes name no modules for fine-grained offloading."""
+    return f.on("model.cpu_offloading") and f.num("model.cpu_offloading_num_layers") > 0
+
+
 # Options that save memory or time upstream, and do nothing here.
-SAVINGS = ["model.distribute_saved_activations", "model.fine_grained_activation_offloading", "model.memory_efficient_layer_norm",
+SAVINGS = ["model.distribute_saved_activations", "model.memory_efficient_layer_norm",
            "model.moe_paged_stash", "model.overlap_moe_expert_parallel_comm", "model.ep_overlap_early_attn_memory_release",
            "optimizer.optimizer_cpu_offload", "comm_overlap.overlap_moe_expert_parallel_comm"]
 
@@ -737,6 +743,8 @@ WARNINGS = {
     old_gpu(f) and f.variable("CUDA_DEVICE_MAX_CONNECTIONS") not in (None, "1"),  # V44
     "fine-grained-offload-environment": lambda f: f.on("model.fine_grained_activation_offloading") and
     f.variable("NVTE_CPU_OFFLOAD_V1") != "1",  # V29
+    "offload-nothing": lambda f: f.has("model.num_layers") and not moves_layers(f) and
+    (f.on("model.cpu_offloading") or f.on("model.fine_grained_activation_offloading")),
     "te-cross-entropy": lambda f: f.on("model.cross_entropy_loss_fusion") and
     f["model.cross_entropy_fusion_impl"] == "te",  # V78
     **muon.WARNINGS,

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include <unistd.h>
-
 #include "runtime/backend/cuda/Check.h"
+#include "runtime/base/FreeMemory.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::cuda {
@@ -158,7 +157,7 @@ Result<std::unique_ptr<hal::Buffer>> Allocations::allocateBuffer(int device, hal
 
 int64_t bytesFree(int device, hal::MemoryKind kind) {
   if (kind == hal::MemoryKind::Host)
-    return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+    return machineBytesFree();
   hal::DeviceMemory memory = memoryOf(device);
   return memory.total - memory.used;
 }

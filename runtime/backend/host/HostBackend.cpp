@@ -6,6 +6,7 @@
 
 #include "runtime/backend/host/HostMemory.h"
 #include "runtime/backend/host/HostStream.h"
+#include "runtime/base/FreeMemory.h"
 
 namespace shardc::host {
 namespace {
@@ -82,7 +83,7 @@ public:
     return std::unique_ptr<hal::Event>(new HostEvent(engine_, true));
   }
 
-  int64_t bytesFree(hal::MemoryKind) const override { return hostBytesFree(); }
+  int64_t bytesFree(hal::MemoryKind) const override { return machineBytesFree(); }
   int64_t allocationCount() const override { return allocationCount_; }
 
 private:

@@ -6,7 +6,7 @@
 
 #include <sys/mman.h>
 
-#include "runtime/base/Io.h"
+#include "runtime/base/FreeMemory.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::host {
@@ -15,21 +15,6 @@ namespace {
 constexpr int64_t kPage = 4096;
 constexpr uint8_t kGuardByte = 0xc5;
 constexpr uint8_t kPoisonByte = 0xff;
-
-/// The number after `key` in a file with lines "key number", or the number at the start of the file
-/// if `key` is empty; -1 if there is none.
-int64_t numberIn(const char *path, std::string_view key) {
-  Result<std::string> text = readSystemFile(path);
-  if (!text.isOk())
-    return -1;
-  size_t at = key.empty() ? 0 : text->find(key);
-  if (at == std::string::npos)
-    return -1;
-  at = text->find_first_not_of(" \t", at + key.size());
-  if (at == std::string::npos || (*text)[at] < '0' || (*text)[at] > '9')
-    return -1; // the text is "max": no limit
-  return std::strtoll(text->c_str() + at, nullptr, 10);
-}
 
 } // namespace
 
@@ -54,7 +39,7 @@ Result<std::unique_ptr<HostBuffer>> HostBuffer::map(hal::MemoryKind kind, int64_
                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (map == MAP_FAILED)
     return makeStatus(StatusCode::Exhausted, "{}: cannot allocate {} bytes; {} bytes are free",
-                      name, bytes, hostBytesFree());
+                      name, bytes, machineBytesFree());
   auto *base = static_cast<uint8_t *>(map);
   if (guards) {
     // The upper zone begins right after the buffer, so the first byte past the end is checked. It
@@ -82,16 +67,6 @@ Status HostBuffer::checkGuards() const {
       return makeStatus(report::WriteOutOfBounds, "{}: a write {} bytes past its {} bytes", name_,
                         at - end, bytes());
   return Status::ok();
-}
-
-int64_t hostBytesFree() {
-  int64_t kib = numberIn("/proc/meminfo", "MemAvailable:");
-  int64_t free = kib < 0 ? std::numeric_limits<int64_t>::max() : kib * 1024;
-  int64_t limit = numberIn("/sys/fs/cgroup/memory.max", ""),
-          used = numberIn("/sys/fs/cgroup/memory.current", "");
-  if (limit >= 0 && used >= 0)
-    free = std::min(free, std::max<int64_t>(limit - used, 0));
-  return free;
 }
 
 } // namespace shardc::host

@@ -32,8 +32,4 @@ private:
   std::string name_;
 };
 
-/// Bytes that this process can still allocate: the system's available memory, limited by the
-/// process's control group.
-int64_t hostBytesFree();
-
 } // namespace shardc::host

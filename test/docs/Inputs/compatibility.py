@@ -94,6 +94,8 @@ PROOFS = [
     ("EP, expert DP of 1", (*SHARDINGS, "HSDP", "HFSDP"), "test/e2e/experts-agree.test", "tested on host"),
     ("selective recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
     ("full recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
+    ("activations on the host", ("no_shard", "optim_grads_params", "HSDP", "torch FSDP2"), "test/e2e/offload-agrees.test",
+     "tested on host"),
     ("checkpoint, default format", (*SHARDINGS, "torch FSDP2"), "test/e2e/resume-agrees.test", "tested on host"),
     ("asynchronous save", SHARDINGS, "test/e2e/save-background.test", "tested on host"),
     ("double buffer", ("optim_grads_params",), "test/e2e/schedules-agree.test", "tested on host"),

@@ -9,6 +9,7 @@ CHECK is the comparison to make:
                   optim_grads_params}, whose orders of addition differ; 1e-6 relative across, 10 steps
     sizes         data-parallel sizes 1, 2, 3, 4 at equal global batch: 1e-6 relative, 10 steps
     recompute     none, selective, full, by layer: to the bit
+    offload       activations on the host until the backward pass, or not: to the bit
     schedules     the pool's order and seeded random orders under poisoned memory: to the bit
     average       sums scaled before and averages in the collective: 1e-6 relative, 10 steps
     plan-file     a compiled plan in an empty folder and the recipe itself: to the bit
@@ -29,6 +30,7 @@ import functools
 import json
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import tempfile
@@ -201,6 +203,30 @@ def check_recompute(runner):
             equal(f"none and {way}", none, runner.run(*fsdp, *settings))
 
 
+def check_offload(runner):
+    fine = ["model.fine_grained_activation_offloading=true", "model.min_offloaded_tensor_size=1"]
+    modules = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "mlp_act", "expert_fc1", "moe_act")
+    all_modules = [*fine, f"model.offload_modules=[{', '.join(modules)}]"]
+    ways = {
+        "modules, the rest recomputed": [*FULL, *all_modules],
+        "inputs, the rest recomputed": [*FULL, *fine, "model.offload_modules=[attn_norm]"],
+        "modules": all_modules,
+        "the first layer": ["model.cpu_offloading=true", "model.cpu_offloading_num_layers=1",
+                            "model.min_offloaded_tensor_size=1"],
+        "some modules, copies awaited at once": [*all_modules, "model.activation_offload_fraction=0.3",
+                                                 "model.fine_grained_offloading_max_inflight_offloads=0"],
+    }
+    draw = random.Random(" ".join(sys.argv[1:]))
+    for _ in runner.with_kernels(range(1)):
+        none = runner.run_plan()
+        for way in ways if LONG else draw.sample(list(ways), 2):
+            settings = ways[way]
+            found = runner.run_plan(*settings, options=["--seed-schedule=1"] if way == "modules" else [])
+            if " = to_host " not in runner.plan_text():
+                sys.exit(f"{way}: nothing is moved")
+            equal(f"none and {way}", none, found)
+
+
 def check_schedules(runner):
     fsdp = strategy_settings("optim_grads_params")
     for kind in runner.with_kernels(range(KINDS)):
@@ -322,6 +348,7 @@ CHECKS = {
     "microbatches": check_microbatches,
     "sizes": check_sizes,
     "recompute": check_recompute,
+    "offload": check_offload,
     "schedules": check_schedules,
     "average": check_average,
     "plan-file": check_plan_file,

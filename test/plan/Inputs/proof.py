@@ -55,6 +55,8 @@ FP8_DELAYED = ["mixed_precision=bf16_mixed", "mixed_precision.fp8=hybrid", "mixe
                "model.seq_length=8", "model.hidden_size=16", "model.ffn_hidden_size=16", "model.num_attention_heads=1",
                "model.num_query_groups=1"]
 FULL = ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"]
+OFFLOAD = ["model.fine_grained_activation_offloading=true", "model.min_offloaded_tensor_size=1",
+           "model.offload_modules=[attn_norm, core_attn, attn_proj, mlp_act]"]
 SAVE = ['checkpoint.save="saved"', "checkpoint.async_save=true", "checkpoint.save_interval=1"]
 PIECES = [*SAVE, "checkpoint.snapshot_limit=4096"]
 EVAL = ["validation.eval_interval=1", "validation.eval_iters=1"]
@@ -90,6 +92,8 @@ def variants():
     yield "fp8-experts-delayed", "mixtral_tiny", [*fsdp, *FP8_DELAYED, *two, "model.expert_model_parallel_size=2", *EVAL]
     yield "fp8-experts-gathered", "mixtral_tiny", [*fsdp, *FP8_DELAYED, *two, "ddp.fp8_param_gather=true", *ONE_MICROBATCH]
     yield "recompute", "llama_tiny", [*fsdp, *FULL]
+    yield "offload", "llama_tiny", [*fsdp, *OFFLOAD, *THREE_MICROBATCHES]
+    yield "offload-recompute", "llama_tiny", [*STRATEGIES["optim"], *FULL, *OFFLOAD]
     yield "eval", "llama_tiny", [*fsdp, *EVAL]
     yield "three-ranks", "llama_tiny", [*fsdp, *THREE_RANKS, "train.global_batch_size=12"]
     yield "slots", "llama_tiny", [*fsdp, "ddp.fsdp_double_buffer=true"]

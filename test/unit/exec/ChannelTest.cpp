@@ -207,12 +207,17 @@ TEST(Channels, LandingBuffersCountWhereThereAreSome) {
   EXPECT_EQ(said(run::checkMemory(plan, **host)), "");
 }
 
-TEST(Channels, MemoryOfTheHostIsNoneOfADeviceOfItsOwn) {
+TEST(Channels, MemoryOfTheHostIsComparedWithTheMachines) {
   plan::Plan plan = toyPlan({});
   plan.roles[0].arenaBytes[static_cast<size_t>(plan::Arena::Host)] = int64_t{1} << 50;
   ChannelRecorder backend(2);
   backend.sharesMemory = false;
+  EXPECT_THAT(said(run::checkMemory(plan, backend, 2)),
+              AllOf(HasSubstr("4 ranks need 4096.0 TiB of memory, but "),
+                    HasSubstr("each needs 1024.0 TiB: pinned memory of the machine")));
+  plan.roles[0].arenaBytes[static_cast<size_t>(plan::Arena::Host)] = 4096;
   EXPECT_EQ(said(run::checkMemory(plan, backend)), "");
+  plan.roles[0].arenaBytes[static_cast<size_t>(plan::Arena::Host)] = int64_t{1} << 50;
   auto host = host::makeBackend({.ranks = 2});
   EXPECT_THAT(said(run::checkMemory(plan, **host)),
               HasSubstr("each needs 1024.0 TiB: arenas 1024.0 TiB"));

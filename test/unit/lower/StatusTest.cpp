@@ -177,6 +177,20 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 })",
+    // The first layers on the host.
+    R"(model llama { num_layers = 3  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61  cpu_offloading = true  cpu_offloading_num_layers = 2 }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 })",
+    // Modules of all layers on the host.
+    R"(model llama { num_layers = 3  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61  fine_grained_activation_offloading = true
+                     offload_modules = [attn_norm, core_attn] }
+       env.NVTE_CPU_OFFLOAD_V1 = 1
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 })",
 };
 
 /// Options that refine features of findMissing, that are valid only together with such features, or
@@ -184,7 +198,6 @@ constexpr const char *kContexts[] = {
 constexpr llvm::StringLiteral kPlanned[] = {
     "ddp.megatron_fsdp_main_params_dtype",
     "dist.eval_context_parallel_size",
-    "model.cpu_offloading_",
     "model.dsa_",
     "model.fp4",
     "model.fp4_",
@@ -275,7 +288,8 @@ std::string planText(plan::Plan plan) {
   for (size_t i = 0; i < plan::kJobFields; ++i) {
     auto field = static_cast<plan::JobField>(i);
     std::string_view path = plan::jobInfo(field).path;
-    if (!path.starts_with("derived.") || path.starts_with("derived.loc."))
+    bool isMade = field == plan::JobField::model_offloadLayers; // from other options
+    if (!isMade && (!path.starts_with("derived.") || path.starts_with("derived.loc.")))
       plan.job.unset(field);
   }
   plan.job.environment.clear();

@@ -1,5 +1,5 @@
 // The recomputation choice of each layer, as text.
-#include "compiler/model/RecomputeLayers.h"
+#include "compiler/model/LayerList.h"
 
 #include <gtest/gtest.h>
 
@@ -8,31 +8,31 @@ namespace {
 
 uint32_t bit(RecomputeModule module) { return uint32_t{1} << static_cast<int>(module); }
 
-RecomputeLayers read(std::vector<std::string> entries, int64_t layers) {
-  return readRecomputeLayers(entries, layers);
+LayerList read(std::vector<std::string> entries, int64_t layers) {
+  return readLayerList(entries, layers);
 }
 
-TEST(RecomputeLayers, EntriesAreRuns) {
-  RecomputeLayers all = read({"2*full", "mlp+core_attn", "none"}, 4);
+TEST(LayerList, EntriesAreRuns) {
+  LayerList all = read({"2*full", "mlp+core_attn", "none"}, 4);
   ASSERT_TRUE(all.isValid()) << all.problem;
-  LayerRecompute modules = {.modules = bit(RecomputeModule::Mlp) | bit(RecomputeModule::CoreAttn)};
-  EXPECT_EQ(all.layers, (std::vector<LayerRecompute>{
-                            {.isFull = true}, {.isFull = true}, modules, LayerRecompute()}));
+  LayerParts modules = {.modules = bit(RecomputeModule::Mlp) | bit(RecomputeModule::CoreAttn)};
+  EXPECT_EQ(all.layers,
+            (std::vector<LayerParts>{{.isFull = true}, {.isFull = true}, modules, LayerParts()}));
   EXPECT_TRUE(all.layers.back().isNothing());
   EXPECT_FALSE(modules.isNothing());
   EXPECT_TRUE(modules.has(RecomputeModule::Mlp));
   EXPECT_FALSE(modules.has(RecomputeModule::LayerNorm));
 }
 
-TEST(RecomputeLayers, TextIsShortestAndReadsBack) {
-  RecomputeLayers all = read({"full", "1*full", "none", "mlp+core_attn", "core_attn+mlp"}, 5);
+TEST(LayerList, TextIsShortestAndReadsBack) {
+  LayerList all = read({"full", "1*full", "none", "mlp+core_attn", "core_attn+mlp"}, 5);
   ASSERT_TRUE(all.isValid()) << all.problem;
-  std::vector<std::string> text = recomputeLayersText(all.layers);
+  std::vector<std::string> text = layerListText(all.layers);
   EXPECT_EQ(text, (std::vector<std::string>{"2*full", "none", "2*core_attn+mlp"}));
   EXPECT_EQ(read(text, 5).layers, all.layers);
 }
 
-TEST(RecomputeLayers, OthersAreRefused) {
+TEST(LayerList, OthersAreRefused) {
   EXPECT_EQ(read({"2*full"}, 3).problem, "its entries have 2 of the model's 3 layers");
   EXPECT_EQ(read({"2*full", "2*none"}, 3).problem,
             "its entries have more layers than the model's 3");

@@ -1,4 +1,4 @@
-#include "compiler/model/RecomputeLayers.h"
+#include "compiler/model/LayerList.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,39 +10,39 @@
 namespace shardc::model {
 namespace {
 
-constexpr std::string_view kFull = "full", kNothing = "none";
+constexpr std::string_view kNothing = "none";
 
-/// The names of modules, by their number.
-const std::vector<std::string_view> &moduleWords() {
-  return plan::jobInfo(plan::JobField::model_recomputeModules).words;
+/// The names of modules, by their numbers.
+const std::vector<std::string_view> &modulesOf(const LayerWords &words) {
+  return plan::jobInfo(words.modules).words;
 }
 
-std::string textOf(LayerRecompute layer) {
+std::string textOf(LayerParts layer, const LayerWords &words) {
   if (layer.isFull)
-    return std::string(kFull);
+    return std::string(words.whole);
   std::string text;
-  const std::vector<std::string_view> &words = moduleWords();
-  for (size_t module = 0; module < words.size(); ++module)
-    if (layer.has(static_cast<RecomputeModule>(module)))
-      text += fmt::format("{}{}", text.empty() ? "" : "+", words[module]);
+  const std::vector<std::string_view> &modules = modulesOf(words);
+  for (size_t module = 0; module < modules.size(); ++module)
+    if (layer.has(module))
+      text += fmt::format("{}{}", text.empty() ? "" : "+", modules[module]);
   return text.empty() ? std::string(kNothing) : text;
 }
 
 /// Parses one entry. Empty if it has an unknown word, or a word twice.
-std::optional<LayerRecompute> readLayer(std::string_view text) {
-  if (text == kFull)
-    return LayerRecompute{.isFull = true};
-  LayerRecompute layer;
+std::optional<LayerParts> readLayer(std::string_view text, const LayerWords &words) {
+  if (text == words.whole)
+    return LayerParts{.isFull = true};
+  LayerParts layer;
   if (text == kNothing)
     return layer;
-  const std::vector<std::string_view> &words = moduleWords();
+  const std::vector<std::string_view> &modules = modulesOf(words);
   for (bool isLast = false; !isLast;) {
     size_t end = text.find('+');
     isLast = end == std::string_view::npos;
-    auto word = std::ranges::find(words, text.substr(0, end));
-    if (word == words.end() || layer.has(static_cast<RecomputeModule>(word - words.begin())))
+    auto word = std::ranges::find(modules, text.substr(0, end));
+    if (word == modules.end() || layer.has(word - modules.begin()))
       return std::nullopt;
-    layer.modules |= uint32_t{1} << (word - words.begin());
+    layer.modules |= uint32_t{1} << (word - modules.begin());
     text.remove_prefix(isLast ? text.size() : end + 1);
   }
   return layer;
@@ -52,8 +52,9 @@ std::optional<LayerRecompute> readLayer(std::string_view text) {
 
 /// Parses entries such as `2*core_attn+layernorm`: a count, and what is recomputed in that many
 /// layers. Together they must have as many layers as the model.
-RecomputeLayers readRecomputeLayers(std::span<const std::string> entries, int64_t layers) {
-  RecomputeLayers read;
+LayerList readLayerList(std::span<const std::string> entries, int64_t layers,
+                        const LayerWords &words) {
+  LayerList read;
   int64_t left = layers;
   for (const std::string &entry : entries) {
     std::string_view text = entry;
@@ -66,10 +67,10 @@ RecomputeLayers readRecomputeLayers(std::span<const std::string> entries, int64_
       }
       text.remove_prefix(star + 1);
     }
-    std::optional<LayerRecompute> layer = readLayer(text);
+    std::optional<LayerParts> layer = readLayer(text, words);
     if (!layer) {
       read.problem = fmt::format("'{}' names neither '{}', '{}', nor modules joined by '+'", entry,
-                                 kFull, kNothing);
+                                 words.whole, kNothing);
       return read;
     }
     if (count > left) {
@@ -85,13 +86,18 @@ RecomputeLayers readRecomputeLayers(std::span<const std::string> entries, int64_
   return read;
 }
 
-std::vector<std::string> recomputeLayersText(std::span<const LayerRecompute> layers) {
+std::string layerEntry(int64_t count, LayerParts layer, const LayerWords &words) {
+  std::string text = textOf(layer, words);
+  return count == 1 ? text : fmt::format("{}*{}", count, text);
+}
+
+std::vector<std::string> layerListText(std::span<const LayerParts> layers,
+                                       const LayerWords &words) {
   std::vector<std::string> entries;
   for (size_t first = 0, next; first < layers.size(); first = next) {
     for (next = first + 1; next < layers.size() && layers[next] == layers[first];)
       ++next;
-    std::string text = textOf(layers[first]);
-    entries.push_back(next - first == 1 ? text : fmt::format("{}*{}", next - first, text));
+    entries.push_back(layerEntry(static_cast<int64_t>(next - first), layers[first], words));
   }
   return entries;
 }
