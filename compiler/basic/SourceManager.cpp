@@ -80,7 +80,7 @@ BufferId SourceManager::addBuffer(std::string name, std::string text, unsigned f
 }
 
 BufferId SourceManager::addSetting(llvm::StringRef setting) {
-  return addBuffer("<--set " + printable(withoutSecrets(setting)) + ">", setting.str());
+  return addBuffer("<--set " + printable(shardc::withoutSecrets(setting)) + ">", setting.str());
 }
 
 void SourceManager::copyFrom(const SourceManager &other) {
@@ -154,9 +154,23 @@ llvm::StringRef SourceManager::text(SourceRange range) const {
 
 llvm::StringRef SourceManager::shown(SourceRange range) const {
   const Buffer &b = buffer(bufferOf(range.begin));
-  if (b.shown.empty())
-    b.shown = withoutValues(withoutSecrets(b.text), secretsIn(b.text));
+  findSecrets(b);
   return llvm::StringRef(b.shown).slice(range.begin.raw() - b.base, range.end.raw() - b.base);
+}
+
+void SourceManager::findSecrets(const Buffer &b) const {
+  if (!b.shown.empty())
+    return;
+  b.secrets = secretsIn(b.text);
+  b.shown = withoutValues(withoutValues(shardc::withoutSecrets(b.text), b.secrets), hidden_);
+}
+
+std::string SourceManager::withoutSecrets(std::string text) const {
+  for (const Buffer &b : buffers_) {
+    findSecrets(b);
+    text = withoutValues(std::move(text), b.secrets);
+  }
+  return withoutValues(std::move(text), hidden_);
 }
 
 SourceLoc SourceManager::lineBegin(SourceLoc loc) const {

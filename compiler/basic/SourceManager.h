@@ -75,6 +75,9 @@ public:
   llvm::StringRef text(SourceRange range) const;
   /// The text with asterisks, one a byte, in the place of values of secrets.
   llvm::StringRef shown(SourceRange range) const;
+  /// A text with asterisks in the place of values of secrets in all buffers, and of hide().
+  std::string withoutSecrets(std::string text) const;
+  void hide(std::vector<std::string> values) { hidden_ = std::move(values); }
   /// The line that contains a location, without its line break.
   llvm::StringRef lineText(SourceLoc loc) const;
   /// First byte of the line that contains a location.
@@ -95,13 +98,17 @@ private:
     bool isFile = false;
     mutable std::vector<uint32_t> lineStarts; ///< computed when a line is first needed
     mutable std::string shown;                ///< computed when it is first needed
+    mutable std::vector<std::string> secrets; ///< computed with it
   };
 
   const Buffer &buffer(BufferId id) const;
+  /// Computes what is shown of a buffer, and its secrets.
+  void findSecrets(const Buffer &buffer) const;
   static const std::vector<uint32_t> &lineStarts(const Buffer &buffer);
   static size_t lineIndex(const Buffer &buffer, size_t offset);
 
   std::deque<Buffer> buffers_;
+  std::vector<std::string> hidden_;
   bool isClosed_ = false;
   uint32_t nextBase_ = 1;
 };

@@ -95,6 +95,7 @@ void DiagEngine::file(Diagnostic diagnostic) {
 
 void DiagEngine::hideSecrets(Message &message) const {
   constexpr size_t kBytesMin = 4, kBytesMax = 200; // messages shorten long words
+  message.text = sources_.withoutSecrets(std::move(message.text));
   if (!message.range.isValid() || sources_.text(message.range) == sources_.shown(message.range))
     return;
   message.fixIts.clear();

@@ -10,6 +10,7 @@
 #include "compiler/upstream/FlagTable.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/RecipeVariables.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/raw_ostream.h"
@@ -116,15 +117,19 @@ int runImport(const ImportCommand &command) {
                      : upstream::recipeNameOf(command.name);
   options.source =
       command.input == "-" ? "standard input" : command.input.substr(command.input.rfind('/') + 1);
+  std::vector<std::string> secrets;
   for (const std::string &variable : command.variables) {
     auto [name, value] = llvm::StringRef(variable).split('=');
     options.variables[name.str()] = value.str();
+    if (useOfVariable(name.str()) == VariableUse::Secret && isDistinct(value.str()))
+      secrets.push_back(value.str());
   }
+  session.sources().hide(std::move(secrets));
   std::optional<std::string> recipe = importInput(command, options, session);
   ExitStatus status = session.finish();
   if (!recipe || status != kFine)
     return status == kFine ? kInputErrors : status;
-  return writeOutput(command.output, *recipe);
+  return writeOutput(command.output, session.sources().withoutSecrets(*recipe));
 }
 
 /// A hint for flags of Megatron-LM, which belong into the input.

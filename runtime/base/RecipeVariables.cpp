@@ -60,27 +60,57 @@ bool isWord(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= 'a' && c <= 'z'; });
 }
 
-/// Where the value that begins at `at` ends: a word, texts in quotes without blanks between them,
-/// or a list, and what is added to it.
+/// Where the value that begins at `at` ends: words, texts in quotes, and lists without blanks
+/// between them, and what is added to it.
 size_t endOfValue(std::string_view text, size_t at) {
+  constexpr std::string_view kEnds = " \t\r\n,;}])";
   while (true) {
     const char quote = text[at];
-    size_t end = at;
-    if (quote != '"' && quote != '\'')
-      end = text.find_first_of(quote == '[' ? "]}" : " \t\r\n,;}])\"'", at);
-    else
-      while (end < text.size() && text[end] == quote) {
-        ++end;
-        while (end < text.size() && text[end] != quote && text[end] != '\n')
-          end += text[end] == '\\' ? 2 : 1;
-        end += end < text.size() && text[end] == quote ? 1 : 0;
-      }
-    end = std::min(end, text.size());
+    size_t end = at + 1;
+    if (std::string_view all = text.substr(at); all.starts_with("\"\"\"") || all.starts_with("'''"))
+      end = text.find(all.substr(0, 3), at + 3), end += end == text.npos ? 0 : 3;
+    else if (quote != '"' && quote != '\'')
+      end = text.find_first_of(quote == '[' || quote == '{' ? "]}" : " \t\r\n,;}])\"'", at);
+    else {
+      while (end < text.size() && text[end] != quote && text[end] != '\n')
+        end += text[end] == '\\' ? 2 : 1;
+      end += end < text.size() && text[end] == quote ? 1 : 0;
+    }
+    at = end = std::min(end, text.size());
+    if (end < text.size() && kEnds.find(text[end]) == kEnds.npos)
+      continue; // as in `get("a")`
     at = text.find_first_not_of(" \t", end);
     at = at < text.size() && text[at] == '+' ? text.find_first_not_of(" \t", at + 1) : text.npos;
     if (at >= text.size())
       return end;
   }
+}
+
+/// Where the value of a name in [begin, end) begins if a colon at `at` follows: in YAML perhaps
+/// after an anchor, or indented on the next line.
+size_t valueAfterColon(std::string_view text, size_t at) {
+  at = text.find_first_not_of(" \t", at + 1);
+  if (at < text.size() && text[at] == '&')
+    at = text.find_first_not_of(" \t", text.find_first_of(" \t\n", at));
+  if (at < text.size() && (text[at] == '>' || text[at] == '|'))
+    at = text.find('\n', at);
+  bool isBelow = at < text.size() && (text[at] == '\n' || text[at] == '\r');
+  size_t next = isBelow ? text.find_first_not_of(" \t\r\n", at) : text.npos;
+  return isBelow && next != text.npos && text[next - 1] != '\n' ? next : at;
+}
+
+/// The value of a name as in `("HF_TOKEN", "...")`, or `{name: HF_TOKEN, value: ...}` as Kubernetes
+/// has it; npos if there is none.
+size_t valueOfPair(std::string_view text, size_t end) {
+  size_t at = text.find_first_not_of(" \t\r\n\"',-", end);
+  if (at < text.size() && text.substr(at).starts_with("value"))
+    if (at = text.find_first_not_of(" \t\"'", at + 5); at < text.size() && text[at] == ':')
+      return valueAfterColon(text, at);
+  at = end < text.size() && (text[end] == '"' || text[end] == '\'') ? end + 1 : text.npos;
+  at = at < text.size() && text[at] == ',' ? text.find_first_not_of(" \t", at + 1) : text.npos;
+  bool isText = at < text.size() && text[at] == text[end];
+  return isText && !isSecretWord(text.substr(at + 1, endOfValue(text, at) - at - 2)) ? at
+                                                                                     : text.npos;
 }
 
 } // namespace
@@ -94,10 +124,13 @@ std::string withoutSecrets(std::string_view text) {
     std::string_view word = text.substr(begin, end - begin);
     if (!isSecretWord(word))
       continue;
-    size_t at = std::min(text.find_first_not_of(" \t\"'", end), text.size());
+    size_t at = std::min(text.find_first_not_of(" \t\"')]", end), text.size());
     bool isAssigned = at < text.size() && (text[at] == '=' || text[at] == ':');
     if (isAssigned) // in a recipe, a value may be on the next line
-      at = text.find_first_not_of(text[at] == '=' && at > end ? "= \t\r\n" : "= \t", at + 1);
+      at = text[at] == ':' ? valueAfterColon(text, at)
+                           : text.find_first_not_of(at > end ? "= \t\r\n" : "= \t", at + 1);
+    else if (size_t pair = valueOfPair(text, end); pair != text.npos)
+      at = pair;
     else if (size_t quote = text.find_first_not_of(" \t", end); quote > end && quote < at)
       at = quote; // a recipe that lacks the sign
     else if (!word.starts_with("--"))

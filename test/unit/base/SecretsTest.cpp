@@ -29,6 +29,17 @@ TEST(Secrets, ValuesOfTheirNamesAreAsterisks) {
       {"X_AUTH=ab", "X_AUTH=**"},
       {"A_KEY = \"a\" + \"bc\" }", "A_KEY = \"********\" }"},
       {"A_KEY = \"\"\"ab\"\"\" }", "A_KEY = \"******\" }"},
+      {"os.environ[\"A_KEY\"] = \"ab\"", "os.environ[\"A_KEY\"] = \"**\""},
+      {"(\"A_KEY\", \"ab\")", "(\"A_KEY\", \"**\")"},
+      {"{name: A_KEY, value: ab}", "{name: A_KEY, value: **}"},
+      {"- name: A_KEY\n  value: ab\n", "- name: A_KEY\n  value: **\n"},
+      {"api_key:\n  ab\nb: c", "api_key:\n  **\nb: c"},
+      {"a_token: >-\n  ab\nb: c", "a_token: >-\n  **\nb: c"},
+      {"A_KEY: {v: ab}", "A_KEY: ******}"},
+      {"a_token: &x ab", "a_token: &x **"},
+      {"A_KEY = \"\"\"\nab\"\"\"", "A_KEY = \"*******\""},
+      {"A_KEY = \"\".join([\"ab\"])", "A_KEY = \"***********\"])"},
+      {"A_KEY = get(\"ab\")", "A_KEY = *******\")"},
   };
   for (auto [text, shown] : kShown)
     EXPECT_EQ(withoutSecrets(text), shown);
