@@ -9,6 +9,7 @@
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/ForeignNames.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/Twine.h"
 
@@ -70,10 +71,13 @@ std::optional<llvm::StringRef> misspeltFlag(llvm::StringRef flag) {
   if (foreign && foreign->option)
     if (llvm::StringRef ours = config::info(*foreign->option).flag; !ours.empty())
       return ours;
-  llvm::SmallVector<llvm::StringRef> known;
-  for (const auto &entry : tables().byFlag)
+  llvm::SmallVector<llvm::StringRef> known, longer; // `--micro-batch` is short for one
+  for (const auto &entry : tables().byFlag) {
     known.push_back(entry.getKey());
-  return suggest(flag, known).theOne();
+    if (entry.getKey().startswith((flag + "-").str()))
+      longer.push_back(entry.getKey());
+  }
+  return longer.size() == 1 ? longer.front() : suggest(flag, known).theOne();
 }
 
 llvm::ArrayRef<UpstreamName> upstreamNames() { return kNames; }

@@ -24,7 +24,8 @@ enum class NameKind : uint8_t {
   SpecialFlag,
   NeededFlag,
   NeededByFsdp,
-  ForeignSection
+  ForeignSection,
+  OtherFlag
 };
 struct UpstreamName {
   NameKind kind;

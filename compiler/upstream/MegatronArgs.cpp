@@ -336,14 +336,14 @@ private:
   /// script.
   void readLoose(const RanWord &word) {
     bool isProgram = llvm::StringRef(word.text).endswith(".py");
-    if (word.unknown != nullptr)
+    if (word.unknown != nullptr && !isProgram)
       return recipe_.askWords(word.text, word.range);
     if (!isProgram && !word.text.empty() && !readOverride(word.text, word.range, bridge_))
       recipe_.leaveOut(word.text, word.range);
   }
 
   void readFlag(llvm::StringRef name, SourceRange range, std::vector<RanWord> &values) {
-    takeOverrides(name, values);
+    takeOverrides(values);
     llvm::StringRef flag = canonicalFlag(name);
     if (readSpecial(flag, range, values))
       return;
@@ -357,6 +357,8 @@ private:
           text += " " + value.text;
       if (const UpstreamName *idle = findName(NameKind::IdleFlag, flag))
         return recipe_.leaveOutIdle(text, idle->text, range);
+      if (const UpstreamName *other = findName(NameKind::OtherFlag, flag))
+        return recipe_.leaveToUser(text, other->text, range);
       if (std::optional<llvm::StringRef> meant = misspeltFlag(flag))
         return recipe_.leaveOutMisspelt(name, text, *meant, range);
       return recipe_.leaveOut(text, range);
@@ -366,8 +368,8 @@ private:
   }
 
   /// Applies overrides of the form `a.b=c` that follow a flag; they are not its values.
-  void takeOverrides(llvm::StringRef name, std::vector<RanWord> &values) {
-    while (!values.empty() && !findFlag(name).empty() && values.back().unknown == nullptr &&
+  void takeOverrides(std::vector<RanWord> &values) {
+    while (!values.empty() && values.back().unknown == nullptr &&
            readOverride(values.back().text, values.back().range, bridge_))
       values.pop_back();
   }

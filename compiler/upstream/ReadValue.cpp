@@ -98,9 +98,9 @@ std::optional<Value> readBool(const Tree &tree) {
   if (!tree.isWord())
     return std::nullopt;
   std::string word = llvm::StringRef(tree.text).lower();
-  if (word == "true" || word == "1" || word == "yes")
+  if (word == "true" || word == "1" || word == "yes" || word == "on")
     return Value::ofBool(true);
-  if (word == "false" || word == "0" || word == "no")
+  if (word == "false" || word == "0" || word == "no" || word == "off")
     return Value::ofBool(false);
   return std::nullopt;
 }

@@ -101,7 +101,8 @@ bool RecipeBuilder::read(Opt opt, const Tree &tree, llvm::StringRef name) {
   const config::OptionInfo &option = config::info(opt);
   // Runs refuse options of Weights & Biases, and they do not affect training.
   if (option.path.startswith("logger.wandb_")) {
-    leaveOut(fmt::format("{} {}", name.str(), describe(tree)), tree.range);
+    leaveToUser(fmt::format("{} {}", name.str(), describe(tree)),
+                "set 'logger.tensorboard_dir', whose folder 'wandb sync' sends", tree.range);
     return false;
   }
   bool isText = option.type.type == config::ValueType::String ||

@@ -117,6 +117,8 @@ bool readInteger(llvm::StringRef text, int64_t &value) {
   std::string plain = withoutSeparators(text);
   llvm::StringRef digits(plain);
   digits.consume_front("+");
+  if (digits.consume_front("0x"))
+    return !digits.getAsInteger(16, value);
   return !digits.empty() && (llvm::isDigit(digits.back())) && !digits.getAsInteger(10, value);
 }
 

@@ -53,7 +53,8 @@ def overrides_in(text):
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if any(len(line) > LINE_MAX for line in lines):
         return []  # the search for the ends of brackets takes long
-    words = [word for line in lines for word in words_of(line)]
+    plain = [re.sub(r"^\s*(cfg|config)\.([\w.]+) = ", r"\2=", line) for line in lines]  # of a field among overrides
+    words = [word for line in (lines if all(map(str.__ne__, plain, lines)) else plain) for word in words_of(line)]
     return words if all(map(is_override, words)) else []
 
 
@@ -132,7 +133,9 @@ class Reader:
         """Reads the body of a function. Returns the value that it returns."""
         was = self.names, self.returned, self.is_certain, self.is_over
         arguments = [one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)]
-        self.names = {**names, **{name: self.implied if is_certain and name in CONFIGURATIONS else standin.Thing(name) for name in arguments}}
+        positional = node.args.posonlyargs + node.args.args
+        given = {one.arg: self.evaluate(value) for one, value in zip(reversed(positional), reversed(node.args.defaults)) if is_certain}
+        self.names = {**names, **{name: self.implied if is_certain and name in CONFIGURATIONS else given.get(name, standin.Thing(name)) for name in arguments}}
         self.returned, self.is_certain, self.is_over = None, is_certain, False
         self.read(node.body)
         if is_certain:
@@ -140,6 +143,12 @@ class Reader:
         returned = self.returned if self.is_certain else self.open(node)  # another statement may return
         self.names, self.returned, self.is_certain, self.is_over = was
         return returned
+
+    def read_ImportFrom(self, node):
+        self.search(node)
+        for alias in node.names:
+            if alias.asname and not {alias.name, alias.asname} & {*CONFIGURATIONS, "*", "environ"}:
+                self.names[alias.asname] = standin.member("megatron.core", alias.name)
 
     def read_FunctionDef(self, node):
         self.names[node.name] = (node, self.names)
@@ -224,7 +233,7 @@ class Reader:
         function, what = self.evaluate(node.func), self.shown(node)
         args, fields = [self.evaluate(one) for one in node.args], {one.arg: self.evaluate(one.value) for one in node.keywords}
         is_plain = self.is_certain and None not in fields and not any(isinstance(one, ast.Starred) for one in node.args)
-        if isinstance(function, tuple) and is_plain and not args and not fields and not function[0].args.args:
+        if isinstance(function, tuple) and is_plain and not args and not fields and len(function[0].args.args) == len(function[0].args.defaults):
             return self.read_function(*function, True)
         if isinstance(function, standin.Meta):
             return function(*args, **fields) if is_plain else self.open(node)
