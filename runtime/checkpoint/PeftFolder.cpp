@@ -360,6 +360,8 @@ Result<PeftFactors> PeftFolder::factorsOf(const PeftModule &module) {
   for (auto [end, isOn, values] : {std::tuple(kBias, hasBiases(), &factors.bias),
                                    std::tuple(kPeftMagnitude, isDora(), &factors.magnitudes)}) {
     const SafeTensor *tensor = isOn ? take(module.name + end) : nullptr;
+    if (isOn && tensor == nullptr) // as PEFT names it in memory, which it also reads
+      tensor = take(module.name + end + ".weight");
     if (isOn && (tensor == nullptr || tensor->shape != Shape{module.rows}))
       return cannotConvert("'{}{}' is {}; it needs to be {}", module.name, end,
                            tensor ? shapeText(tensor->shape) : "missing",
@@ -402,6 +404,9 @@ Status PeftFolder::finish() const {
     return cannotConvert("'{}' has adapters of the embedding or of the output layer; only "
                          "those of linear layers in decoder layers can be converted; merge them "
                          "with PEFT, or train these modules whole ('modules_to_save'):{}",
+                         path_, listed(left));
+  if (!isDora() && left.front().find(kPeftMagnitude) != std::string::npos)
+    return cannotConvert("'{}' has magnitudes of DoRA, and its settings do not say 'use_dora':{}",
                          path_, listed(left));
   return cannotConvert(
       "{} tensors of '{}' are of no layer that adapters can be for, as those of "

@@ -127,6 +127,19 @@ def check_tensors():
     print("numbers, types and shapes of tensors")
 
 
+def check_magnitudes():
+    """DoRA's magnitudes under the name that they have in PEFT's memory, and without DoRA in the settings."""
+    folder = each_folder(PLAIN["dora"])
+    path = folder / "adapter/adapter_model.safetensors"
+    peft_numbers.write(path, {name + ".weight" * name.endswith("lora_magnitude_vector"): tensor for name, tensor in peft_numbers.read(path).items()})
+    call("shardc", "ckpt", "import", "peft", folder / "adapter", folder / "a", "--config", folder / "base")
+    peft_folders.check_merged("dora", PLAIN["dora"], folder)
+    change(folder, use_dora=False)
+    refused(folder, "has magnitudes of DoRA, and its settings do not say 'use_dora'")
+    shutil.rmtree(folder)
+    print("magnitudes by another name")
+
+
 def check_overlay():
     """An index may place a tensor in one of two files that have it."""
     folder = each_folder(PLAIN["plain"])
@@ -219,6 +232,7 @@ def check_families():
 if __name__ == "__main__":
     check_fields()
     check_tensors()
+    check_magnitudes()
     check_overlay()
     check_parts()
     check_experts()
