@@ -86,6 +86,7 @@ private:
 
   Status parseHeader();
   Status checkSize() const;
+  Status checkEnds(uint64_t end) const;
   Status parseLengths();
   Status addLengths(bool keeps);
   Status checkPointers() const;
@@ -151,12 +152,24 @@ Status IndexParser::checkSize() const {
     return fail("truncated: {} sequences and {} document boundaries need {} bytes, the file has {}",
                 sequenceCount_, boundaryCount_, needed, indexBytes_);
   if (indexBytes_ == needed)
-    return Status::ok();
+    return checkEnds(needed);
   if (indexBytes_ == needed + sequenceCount_)
     return fail("contains a mode for each sequence, so the dataset is multimodal; only text can be "
                 "trained on");
   return fail("{} sequences and {} document boundaries need {} bytes, the file has {}",
               sequenceCount_, boundaryCount_, needed, indexBytes_);
+}
+
+/// What contradicts without a look at each sequence: a small file may claim billions of them.
+Status IndexParser::checkEnds(uint64_t end) const {
+  uint64_t last = 0;
+  RETURN_IF_ERROR(read_(end - 8, {reinterpret_cast<uint8_t *>(&last), 8}));
+  if (last != sequenceCount_)
+    return fail("field 'document indices' ends with {}, but there are {} sequences",
+                static_cast<int64_t>(last), sequenceCount_);
+  if (binBytes_ == 0 && sequenceCount_ > 0)
+    return fail("field 'sequence count' is {}, and the .bin file is empty", sequenceCount_);
+  return Status::ok();
 }
 
 template <typename T, typename Visit>
@@ -228,7 +241,8 @@ Status IndexParser::checkPointers() const {
 Status IndexParser::checkDocuments() {
   int64_t previous = 0;
   auto sequences = static_cast<int64_t>(sequenceCount_);
-  RETURN_IF_ERROR(forEach<int64_t>(
+  index_.numDocuments_ = static_cast<int64_t>(boundaryCount_ - 1);
+  return forEach<int64_t>(
       kIndexHeaderBytes + sequenceCount_ * 12, boundaryCount_, [&](uint64_t i, int64_t boundary) {
         if (i == 0 && boundary != 0)
           return fail("field 'document indices' begins with {}, not with 0", boundary);
@@ -237,12 +251,7 @@ Status IndexParser::checkDocuments() {
                       boundary, i, previous, sequences);
         previous = boundary;
         return Status::ok();
-      }));
-  if (previous != sequences)
-    return fail("field 'document indices' ends with {}, but there are {} sequences", previous,
-                sequences);
-  index_.numDocuments_ = static_cast<int64_t>(boundaryCount_ - 1);
-  return Status::ok();
+      });
 }
 
 /// Out of memory is a status: the counts come from a file, which may be damaged.

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "runtime/base/Reports.h"
+#include "runtime/base/Utf8.h"
 #include "runtime/base/Version.h"
 #include "runtime/data/InputFiles.h"
 #include "runtime/tokenize/BatchReader.h"
@@ -159,8 +160,11 @@ Result<bool> SftWork::readLines(Sent &sent) {
       std::string line = batch.text.substr(begin, batch.ends[i] - begin);
       if (line.find_first_not_of(" \t\r") == std::string::npos)
         continue;
-      sent.texts.push_back(std::move(line));
       sent.lines.push_back(batch.firstLine + static_cast<int64_t>(i));
+      if (!isUtf8(line))
+        return makeStatus(report::DataRefused, "{} is not in UTF-8; 'iconv -t UTF-8' converts it",
+                          placeOf(sent, sent.lines.size() - 1));
+      sent.texts.push_back(std::move(line));
     }
     if (batch.finished)
       finished_.push_back({file_, batch.finished->lines, batch.finished->sha256});
@@ -367,6 +371,11 @@ Result<SftSummary> SftWork::run(std::span<const std::string> inputs,
     emit(store_->numRows());
   }
   RETURN_IF_ERROR(finishAnswers());
+  if (auto note = std::ranges::find(notes_, "refused", &SftNote::kind);
+      store_->numRows() == 0 && note != notes_.end())
+    return makeStatus(report::DataRefused,
+                      "no row is left of the inputs: {} lines are refused, the first at {}: {}",
+                      note->count, note->place, note->text);
   RETURN_IF_ERROR(store_->pack({options_.packing, options_.rows.length, options_.seed,
                                 facts_.vocabSize, options_.rows.rowsOfLine()},
                                manifest(), counts_));

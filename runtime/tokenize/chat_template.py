@@ -49,6 +49,9 @@ class Read(dict):
     def items(self):
         return [(key, self[key]) for key in self.keys()]
 
+    def values(self):
+        return [self[key] for key in self.keys()]
+
     def __iter__(self):
         return iter(list(self.keys()))
 

@@ -9,14 +9,14 @@ import string
 
 # {meaning: keys}. Keys are compared without case. If several keys with one meaning have values, these must be equal.
 KEYS = {
-    "messages": ["messages", "conversations", "conversation"],
+    "messages": ["messages", "conversations", "conversation", "chat", "dialogue", "dialog"],
     "system": ["system", "system_prompt"],
     "history": ["history"],
     "prompt": ["prompt", "instruction", "question", "query", "problem"],
     "input": ["input", "context"],
     "completion": ["completion", "output", "response", "answer", "generation", "generated_solution", "solution", "target"],
-    "chosen": ["chosen", "chosen_response", "preferred_output", "preferred_completion"],
-    "rejected": ["rejected", "rejected_response", "rejected_messages", "non_preferred_output", "non_preferred_completion"],
+    "chosen": ["chosen", "chosen_response", "response_j", "preferred_output", "preferred_completion"],
+    "rejected": ["rejected", "rejected_response", "rejected_messages", "response_k", "non_preferred_output", "non_preferred_completion"],
     "label": ["label", "kto_tag"],
     "tools": ["tools", "functions"],
     "documents": ["documents"],
@@ -196,8 +196,6 @@ def example(row, settings, has_template):
     asks = "prompt" if row.get("prompt") is not None else "input"
     prompt, completion = row.get(asks), row.get("completion")
     if row.get("messages") or row.get("messages") is not None and completion is None and row.get("text") is None:
-        if completion is not None and str(row.key("prompt")).lower() == "prompt":
-            raise Refused(f"it has both '{row.key('messages')}' and '{row.key('completion')}'; leave one of them out")
         found = chat(row, turns_of(row.take_json("messages"), "the conversation"))
     elif isinstance(completion, (list, dict)) or isinstance(completion, str) and isinstance(prompt, list):
         before = turns_of(row.take(asks), "the prompt") if isinstance(prompt, list) else asked(row) if prompt else []
@@ -207,7 +205,8 @@ def example(row, settings, has_template):
     elif isinstance(row.get("text"), str):
         return texts("", row.take("text"))
     else:
-        raise Refused("it needs 'messages', 'conversations' or a text 'completion'; its keys are " + row_keys(row))
+        raise Refused("it needs 'messages', 'conversations' or a text 'completion', or its texts named by --prompt-key and --completion-key; "
+                      "its keys are " + row_keys(row))
     if settings["pairs"] or isinstance(row.get("label"), bool):  # a wanted or an unwanted answer, as for KTO
         found["is_unwanted"] = not row.take("label")
     return found

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 
 #include "runtime/data/IndexedBuilder.h"
@@ -173,6 +174,27 @@ TEST(IndexedDataset, InconsistentFieldsAreNamed) {
     EXPECT_FAILS(dataset.status(), InvalidInput, c.message);
     EXPECT_FAILS(dataset.status(), InvalidInput, "tiny.idx'");
   }
+}
+
+/// An index of holes claims two billion sequences, of which none may be looked at.
+TEST(IndexedDataset, SizesThatContradictAreFoundAtOnce) {
+  TempFolder folder;
+  constexpr uint64_t kSequences = 2147483647, kEnd = 34 + kSequences * 12 + 16;
+  auto open = [&](uint64_t last, const std::string &bin) {
+    std::string header(34, '\0');
+    header.replace(0, 9, kIndexMagic);
+    for (auto [at, value] : {std::pair(9, uint64_t{1}), {17, 8}, {18, kSequences}, {26, 2}})
+      std::memcpy(header.data() + at, &value, at == 17 ? 1 : 8);
+    folder.write("x.bin", bin);
+    std::string path = folder.write("x.idx", header);
+    std::filesystem::resize_file(path, kEnd - 8);
+    std::ofstream(path, std::ios::binary | std::ios::app)
+        .write(reinterpret_cast<const char *>(&last), 8);
+    return IndexedDataset::open(folder / "x").status();
+  };
+  EXPECT_FAILS(open(0, ""), InvalidInput, "ends with 0, but there are 2147483647 sequences");
+  EXPECT_FAILS(open(kSequences, ""), InvalidInput,
+               "field 'sequence count' is 2147483647, and the .bin file is empty");
 }
 
 TEST(IndexedDataset, AFileThatShrinksIsAMessage) {
