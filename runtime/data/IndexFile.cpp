@@ -168,7 +168,9 @@ Status IndexParser::checkEnds(uint64_t end) const {
     return fail("field 'document indices' ends with {}, but there are {} sequences",
                 static_cast<int64_t>(last), sequenceCount_);
   if (binBytes_ == 0 && sequenceCount_ > 0)
-    return fail("field 'sequence count' is {}, and the .bin file is empty", sequenceCount_);
+    return fail("field 'sequence count' is {}, and the .bin file is empty; the .bin file is "
+                "truncated or belongs to another index",
+                sequenceCount_);
   return Status::ok();
 }
 

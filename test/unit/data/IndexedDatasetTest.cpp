@@ -162,7 +162,7 @@ TEST(IndexedDataset, InconsistentFieldsAreNamed) {
        [](TinyCopy &t) { t.put<int64_t>(kDocuments, 1); }},
       {"field 'document indices' holds 1 at 2; from 2 to 13",
        [](TinyCopy &t) { t.put<int64_t>(kDocuments + 16, 1); }},
-      {"field 'document indices' holds 14 at 10; from",
+      {"field 'document indices' ends with 14, but there are 13 sequences",
        [](TinyCopy &t) { t.put<int64_t>(kDocuments + 80, 14); }},
       {"field 'document indices' ends with 12, but there are 13 sequences",
        [](TinyCopy &t) { t.put<int64_t>(kDocuments + 80, 12); }},
