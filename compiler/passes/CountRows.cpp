@@ -1,6 +1,6 @@
 // Attaches row counts to ops and exchanges, so that they skip unused rows of expert buffers. This
-// applies if the capacity of the buffers is larger than the number of rows that may arrive. FACTORS
-// rows say which ops can use counts, and the types of values say which rows are counted. With one
+// applies if the capacity of the buffers is larger than the number of rows that may arrive. The op
+// table says which ops can use counts, and the types of values say which rows are counted. With one
 // slot, the capacity is that of this rank's own tokens, and nearly all rows are used.
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Factors.h"

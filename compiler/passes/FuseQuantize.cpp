@@ -24,6 +24,7 @@
 // Ops that update observed amax values form a chain in the order of issue, which fusing changes.
 // After all fusions, the chain is rebuilt.
 #include <algorithm>
+#include <bit>
 #include <map>
 
 #include "compiler/passes/Passes.h"
@@ -33,13 +34,29 @@
 namespace shardc::passes {
 namespace {
 
-using plan::Epilogue;
-using plan::EpilogueForms;
 using plan::OpInfo;
+using plan::quantisingForm;
 
 bool quantizes(const Op &op) {
-  std::optional<Epilogue> epilogue = plan::epilogueOf(op.kind);
-  return epilogue && epilogue != Epilogue::Amax;
+  return op.kind == OpKind::Quantize || op.kind == OpKind::QuantizeDelayed ||
+         op.kind == OpKind::QuantizeBlocks;
+}
+
+/// How the form of an op that also quantises writes the numbers. Either: plain, transposed, or
+/// both, depending on results and attribute `transposed`.
+enum class Written : uint8_t { Not, Plain, Transposed, Either, Both };
+
+Written writtenBy(OpKind producer, OpKind quantizer) {
+  std::optional<OpKind> form = quantisingForm(producer, quantizer);
+  if (!form)
+    return Written::Not;
+  std::string_view results = plan::opInfo(*form).results;
+  if (results.ends_with("t?"))
+    return Written::Either;
+  bool isTransposed = plan::positionOf(results, "t") >= 0;
+  return !isTransposed                         ? Written::Plain
+         : plan::positionOf(results, "q") >= 0 ? Written::Both
+                                               : Written::Transposed;
 }
 
 /// All readers of a value: the op that quantises it and, under recipe tensorwise, the ops that
@@ -74,8 +91,8 @@ public:
 
   void run() {
     for (Op &op : segment_.ops)
-      if (op.epilogue == Epilogue::None)
-        fuse(op, plan::opInfo(op.kind));
+      if (!plan::opInfo(op).form)
+        fuse(op, plan::opInfo(op));
     if (!hasFused_)
       return;
     plan::eraseOps(segment_, dead_);
@@ -154,16 +171,15 @@ private:
 
   // ---- fusions by the table of ops ----
 
-  /// Lets the op write the quantised forms of its result that readers need, if it has such an
-  /// epilogue.
+  /// Lets the op write the quantised forms of its result that readers need, if it has such a form.
   void fuse(Op &op, const OpInfo &info) {
-    if (info.makes.empty()) {
+    if (info.quantised == 0) {
       if (info.again && op.results.size() == info.resultsMax)
         makeAgain(op, info);
       return;
     }
-    bool makesTwo = info.makes.find(' ') != std::string_view::npos;
-    if (info.formsOf(Epilogue::QuantizeBlocks) == EpilogueForms::Both &&
+    bool makesTwo = std::popcount(info.quantised) > 1;
+    if (writtenBy(op.kind, OpKind::QuantizeBlocks) == Written::Both &&
         fuseBlocks(op, info, makesTwo))
       return;
     if (!makesTwo)
@@ -204,7 +220,7 @@ private:
 
   void take(Op &op, const Op &quantizer, const std::vector<ValueId> &own) {
     hasFused_ = true;
-    op.epilogue = *plan::epilogueOf(quantizer.kind);
+    op.kind = *quantisingForm(op.kind, quantizer.kind);
     op.operands.insert(op.operands.end(), quantizer.operands.begin() + 1, quantizer.operands.end());
     op.results = quantizer.results;
     op.results.insert(op.results.end(), own.begin(), own.end());
@@ -239,8 +255,7 @@ private:
   /// Lets `consumer` compute the value that it reads, by op `kind` from the operands `from`.
   void make(Op &consumer, OpKind kind, const std::vector<ValueId> &from) {
     hasFused_ = true;
-    consumer.epilogue = *plan::epilogueOf(consumer.kind);
-    consumer.kind = kind;
+    consumer.kind = *quantisingForm(kind, consumer.kind);
     consumer.operands.erase(consumer.operands.begin());
     consumer.operands.insert(consumer.operands.begin(), from.begin(), from.end());
   }
@@ -248,7 +263,7 @@ private:
   // ---- ops with one fused result ----
 
   void fuseOne(Op &op, const OpInfo &info) {
-    auto at = static_cast<size_t>(plan::positionOf(info.results, info.makes));
+    const auto at = static_cast<size_t>(std::countr_zero(info.quantised));
     std::vector<ValueId> own = op.results;
     own.erase(own.begin() + static_cast<ptrdiff_t>(at));
     Readers readers = readersOf(op, op.results[at], likeOf(op, info));
@@ -256,15 +271,15 @@ private:
       return fuseTensorwise(op, info, readers, own);
     if (!readers.isBy(OpKind::QuantizeDelayed) && !readers.isBy(OpKind::QuantizeBlocks))
       return;
-    EpilogueForms forms = info.formsOf(*plan::epilogueOf(readers.quantizer->kind));
+    const Written forms = writtenBy(op.kind, readers.quantizer->kind);
     bool isPlain = !readers.isTransposed();
     if (readers.isBy(OpKind::QuantizeBlocks)) {
-      if (forms == EpilogueForms::Plain && isPlain && !readers.hasBothForms() &&
+      if (forms == Written::Plain && isPlain && !readers.hasBothForms() &&
           hasRowBlocks(*readers.quantizer))
         join(op, *readers.quantizer, own);
-    } else if (forms == EpilogueForms::Either) {
+    } else if (forms == Written::Either) {
       join(op, *readers.quantizer, own);
-    } else if (forms == EpilogueForms::Plain && isPlain) {
+    } else if (forms == Written::Plain && isPlain) {
       joinRows(op, *readers.quantizer, readers.hasBothForms(), own);
     }
   }
@@ -273,9 +288,10 @@ private:
   /// keeps.
   void fuseTensorwise(Op &op, const OpInfo &info, const Readers &readers,
                       const std::vector<ValueId> &own) {
-    if (!info.takes(Epilogue::Amax))
+    const std::optional<OpKind> amax = quantisingForm(op.kind, OpKind::Amax);
+    if (!amax)
       return;
-    if (info.takes(Epilogue::Quantize)) {
+    if (quantisingForm(op.kind, OpKind::Quantize)) {
       for (Op *consumer : {readers.amax, readers.quantizer}) {
         make(*consumer, op.kind, op.operands);
         takeAttrs(*consumer, op);
@@ -285,7 +301,7 @@ private:
     std::vector<ValueId> from = valuesOf(op, info, info.again->values);
     amaxes_[from.back()] = readers.quantizer->operands[1];
     quantizeAgain(*readers.quantizer, info.again->by, from, op);
-    op.epilogue = Epilogue::Amax;
+    op.kind = *amax;
     op.results = own;
     op.results.push_back(readers.amax->results[0]);
     remove(readers.amax);
@@ -301,22 +317,20 @@ private:
   /// what the forward pass keeps.
   void makeAgain(Op &back, const OpInfo &info) {
     auto [by, names] = *info.again;
-    const OpInfo &other = plan::opInfo(by);
     std::vector<ValueId> from = valuesOf(back, info, names);
     Readers readers = readersOf(back, back.results.back(), from[0]);
     if (!readers.quantizer)
       return;
-    EpilogueForms forms = other.formsOf(*plan::epilogueOf(readers.quantizer->kind));
+    const Written forms = writtenBy(by, readers.quantizer->kind);
     auto magnitude = amaxes_.find(from.back());
-    if (readers.isBy(OpKind::QuantizeDelayed) && forms == EpilogueForms::Either) {
+    if (readers.isBy(OpKind::QuantizeDelayed) && forms == Written::Either) {
       quantizeAgain(*readers.quantizer, by, from, back);
-    } else if (readers.isTensorwise() && forms == EpilogueForms::Either &&
-               magnitude != amaxes_.end()) {
+    } else if (readers.isTensorwise() && forms == Written::Either && magnitude != amaxes_.end()) {
       quantizeAgain(*readers.quantizer, by, from, back);
       readers.quantizer->operands.back() = magnitude->second;
       remove(readers.amax);
       remove(readers.all);
-    } else if (forms == EpilogueForms::Transposed && readers.isTransposed() &&
+    } else if (forms == Written::Transposed && readers.isTransposed() &&
                hasRowBlocks(*readers.quantizer)) {
       quantizeAgain(*readers.quantizer, by, from, back);
       readers.quantizer->set(Key::transposed, int64_t{0});
@@ -356,9 +370,7 @@ private:
     if (!ofX.quantizer || !ofY.quantizer || !ofX.hasBothForms() || !ofY.isTransposed())
       return;
     std::vector<ValueId> y = {ofY.quantizer->results[0], ofY.quantizer->results[1]};
-    auto takes = [&](OpKind kind) {
-      return info.formsOf(*plan::epilogueOf(kind)) == EpilogueForms::Both;
-    };
+    auto takes = [&](OpKind kind) { return writtenBy(op.kind, kind) == Written::Both; };
     if (ofX.isBy(OpKind::QuantizeDelayed) && ofY.isBy(OpKind::QuantizeDelayed)) {
       if (!takes(OpKind::QuantizeDelayed))
         return;
@@ -366,7 +378,7 @@ private:
       op.set(Key::y_slot, ofY.quantizer->getInt(Key::slot));
       remove(ofY.quantizer);
     } else if (ofX.isTensorwise() && ofY.isTensorwise() && !ofX.all == !ofY.all &&
-               info.takes(Epilogue::Amax) && takes(OpKind::Quantize)) {
+               quantisingForm(op.kind, OpKind::Amax) && takes(OpKind::Quantize)) {
       quantizeBoth(op, ofX, ofY, y);
     }
   }
@@ -385,7 +397,7 @@ private:
     quantizer.results = results;
     quantizer.attrs = back.attrs;
     quantizer.set(Key::y_slot, int64_t{1});
-    back.epilogue = Epilogue::Amax;
+    back.kind = *quantisingForm(back.kind, OpKind::Amax);
     back.results = {amaxes};
     for (ValueId value : {amaxes, quantizer.operands.back()})
       segment_.values[value].type = Type::of(DType::F32, {2});

@@ -76,14 +76,13 @@ void Gradients::write() {
 }
 
 bool Gradients::hasRule(const Op &op) {
-  bool isFused = op.epilogue != plan::Epilogue::None;
   switch (op.kind) {
 #define RULE(enumerator)                                                                           \
   case OpKind::enumerator:                                                                         \
-    return !isFused;
+    return true;
 #define CONSTANT(enumerator)                                                                       \
   case OpKind::enumerator:                                                                         \
-    return !isFused;
+    return true;
 #define LATER(enumerator)                                                                          \
   case OpKind::enumerator:                                                                         \
     return false;

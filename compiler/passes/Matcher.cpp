@@ -29,9 +29,8 @@ const Attr *find(const std::vector<Attr> &attrs, AttrKey key) {
 
 /// The row of the op's steps.
 const OpSteps &rowOf(OpKind kind) {
-  return *std::ranges::find_if(plan::allSteps(), [&](const OpSteps &row) {
-    return row.form.kind == kind && row.form.epilogue == plan::Epilogue::None;
-  });
+  return *std::ranges::find_if(plan::allSteps(),
+                               [&](const OpSteps &row) { return row.kind == kind; });
 }
 
 class Matcher {
@@ -63,7 +62,7 @@ public:
 
 private:
   bool isStore(const OpStep &step) const {
-    return step.kind == OpKind::Cast && (row_.wide >> step.operands[0] & 1u) != 0;
+    return step.kind == OpKind::Cast && row_.isWide(step.operands[0]);
   }
   uint8_t stored(uint8_t value) const { return value < row_.operandsMax ? value : stored_[value]; }
 
@@ -114,7 +113,7 @@ private:
   bool bind(Match &match, size_t s, uint32_t index, bool isSwapped) {
     const OpStep &step = row_.steps[s];
     const Op &op = segment_.ops[index];
-    if (isGone_[index] != 0 || !plan::isAlone(op, step.kind) || !op.ties.empty() ||
+    if (isGone_[index] != 0 || op.kind != step.kind || !op.ties.empty() ||
         op.operands.size() > step.operands.size() || op.results.size() != step.results.size())
       return false;
     for (size_t i = 0; i < step.operands.size(); ++i) {

@@ -1,4 +1,4 @@
-// Finds the steps of fused ops (runtime/plan/Steps.def) in a segment, and puts the fused op in
+// Finds the steps of fused ops (runtime/plan/Ops.def) in a segment, and puts the fused op in
 // their place.
 #pragma once
 

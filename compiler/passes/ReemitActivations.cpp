@@ -34,8 +34,6 @@ public:
 private:
   /// The forward activation that a backward op could write a second time, or kNone.
   ValueId activationOf(const Op &back) const {
-    if (back.epilogue != plan::Epilogue::None)
-      return kNone;
     const plan::OpInfo &info = plan::opInfo(back);
     auto indexOf = [](std::string_view names, std::string_view name) {
       return static_cast<size_t>(plan::positionOf(names, name));
@@ -43,7 +41,7 @@ private:
     if (info.reemits && back.results.size() == indexOf(info.results, "y")) {
       ValueId x = back.operands[indexOf(info.operands, "x")];
       for (const uint32_t *user = users_.begin(x); user != users_.end(x); ++user)
-        if (isAlone(segment_.ops[*user], *info.reemits))
+        if (segment_.ops[*user].kind == *info.reemits)
           return segment_.ops[*user].results[0];
     }
     bool isOfNorm = back.kind == OpKind::RmsNormBwd || back.kind == OpKind::RmsNormDx;
@@ -52,9 +50,9 @@ private:
       if (def == kNone)
         return kNone;
       const Op &norm = segment_.ops[def];
-      if (isAlone(norm, OpKind::RmsNorm))
+      if (norm.kind == OpKind::RmsNorm)
         return norm.results[0];
-      if (isAlone(norm, OpKind::AddRmsNorm))
+      if (norm.kind == OpKind::AddRmsNorm)
         return norm.results[1];
     }
     return kNone;

@@ -59,25 +59,20 @@ constexpr double kQuantisedFactor = 0.8, kQuantisingGBs = 2500;
 /// Like kQuantisedFactor, with blockwise scales: for forward products, and for gradients.
 constexpr std::array<double, 2> kQuantisedBlocksFactor = {0.78, 0.49};
 
-/// Memory bandwidth of an op in GB/s, for each epilogue.
-using Rates = std::array<double, plan::kEpilogueCount>;
-
-constexpr std::array<Rates, plan::kOpCount> makeMemoryRates() {
-  constexpr double kAssumedGBs = 2500;
-  std::array<Rates, plan::kOpCount> rates{};
-#define FACTS(op, work_, traffic, workspace, block, sum, recompute)                                \
-  if (plan::works::work_.cost == plan::CostClass::Memory)                                          \
-    rates[static_cast<size_t>(OpKind::op)][0] = kAssumedGBs;
-#include "runtime/plan/Ops.def"
-#define MEMORY(op, gbs) rates[static_cast<size_t>(OpKind::op)][0] = gbs;
+/// Memory bandwidth of ops in GB/s; 0 without a row, and then it is assumed.
+constexpr std::array<double, plan::kOpCount> makeMemoryRates() {
+  std::array<double, plan::kOpCount> rates{};
+#define MEMORY(op, gbs) rates[static_cast<size_t>(OpKind::op)] = gbs;
 #define ASSUMED(op, gbs) MEMORY(op, gbs)
-#define FUSED(op, epilogue, gbs)                                                                   \
-  rates[static_cast<size_t>(OpKind::op)][static_cast<size_t>(plan::Epilogue::epilogue)] = gbs;
-#define ASSUMED_FUSED(op, epilogue, gbs) FUSED(op, epilogue, gbs)
 #include "compiler/predict/KernelTable.def"
   return rates;
 }
-constexpr std::array<Rates, plan::kOpCount> kMemoryGBs = makeMemoryRates();
+constexpr std::array<double, plan::kOpCount> kMemoryGBs = makeMemoryRates();
+constexpr double kAssumedGBs = 2500;
+#define FORM(producer, quantizer, ...)                                                             \
+  static_assert(kMemoryGBs[static_cast<size_t>(OpKind::producer##quantizer)] > 0,                  \
+                "op " #producer #quantizer " has a row in KernelTable.def");
+#include "runtime/plan/Ops.def"
 
 /// The time of a call, and lower bounds of the time for a row and for an element.
 struct OpSeconds {
@@ -93,25 +88,6 @@ constexpr std::array<OpSeconds, plan::kOpCount> makeSeconds() {
   return seconds;
 }
 constexpr std::array<OpSeconds, plan::kOpCount> kSeconds = makeSeconds();
-
-/// Whether the table has a rate for exactly the epilogues that the op may have.
-constexpr bool hasRates(OpKind kind, std::array<plan::EpilogueForms, plan::kEpilogueCount> forms) {
-  for (size_t i = 1; i < forms.size(); ++i)
-    if ((kMemoryGBs[static_cast<size_t>(kind)][i] > 0) != (forms[i] != plan::EpilogueForms::None))
-      return false;
-  return true;
-}
-using plan::EpilogueForms;
-#define EPILOGUES(op, makes, alone, delayed, amax, tensorwise, blocks)                             \
-  static_assert(hasRates(OpKind::op, {EpilogueForms::None, EpilogueForms::delayed,                 \
-                                      amax == 0 ? EpilogueForms::None : EpilogueForms::Plain,      \
-                                      EpilogueForms::tensorwise, EpilogueForms::blocks}),          \
-                "op " #op " has a FUSED row in KernelTable.def for each of its epilogues");
-#define FACTS(op, work_, traffic, workspace, block, sum, recompute)                                \
-  static_assert((kMemoryGBs[static_cast<size_t>(OpKind::op)][0] > 0) ==                            \
-                    (plan::works::work_.cost == plan::CostClass::Memory),                          \
-                "op " #op " has a row in KernelTable.def only if memory limits it");
-#include "runtime/plan/Ops.def"
 
 double memorySeconds(const Device &device, double bytes, double gbs) {
   double scale = device.sustained.memoryGBs / measured().sustained.memoryGBs;
@@ -443,9 +419,9 @@ double memoryOpSeconds(const Device &device, const Segment &segment, const Op &o
     const plan::Type &first = segment.values[op.operands[0]].type;
     rows = static_cast<double>(first.numel() / std::max<int64_t>(first.shape[first.rank - 1], 1));
   }
-  double gbs = kMemoryGBs[static_cast<size_t>(op.kind)][static_cast<size_t>(op.epilogue)];
-  return std::max({least.begin + memorySeconds(device, bytes, gbs), rows * least.row,
-                   elements * least.element});
+  double gbs = kMemoryGBs[static_cast<size_t>(op.kind)];
+  return std::max({least.begin + memorySeconds(device, bytes, gbs > 0 ? gbs : kAssumedGBs),
+                   rows * least.row, elements * least.element});
 }
 
 /// Calls `run` with each launch of a step, its number of repetitions, and the microbatch of the

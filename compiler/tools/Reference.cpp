@@ -18,8 +18,7 @@
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/Launcher.h"
 #include "runtime/base/Rates.h"
-#include "runtime/plan/Factors.h"
-#include "runtime/plan/OpTypes.h"
+#include "runtime/plan/FactorExtents.h"
 #include "runtime/verify/Verify.h"
 
 namespace shardc::tools {
@@ -168,46 +167,36 @@ std::string messageReference() {
   return out;
 }
 
-/// The table of each op's properties that the verifier, the passes, the predictions and the
-/// executor use.
+/// The tables of facts about ops, and the entries of their columns.
 std::string opColumns() {
   auto nameOf = [](plan::OpKind kind) { return plan::opInfo(kind).name; };
-  std::string out =
-      "\n## Facts about each op\n\nThe verifier, the passes, the predictions and the executor read "
-      "these columns; the entries are explained below.\n\n| op | work | traffic | workspace | "
-      "block | sum | recompute |\n|---|---|---|---|---|---|---|\n";
-#define FACTS(op, work, traffic, workspace, block, sum, recompute)                                 \
-  out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", nameOf(plan::OpKind::op), #work,  \
-                     #traffic, #workspace, #block, #sum, #recompute);
-#include "runtime/plan/Ops.def"
-  out +=
-      "\nValues that hold the block of attribute `block`, or a shard of it:\n\n| op | holds | of "
-      "these, weights | value whose parameters the kernel receives |\n|---|---|---|---|\n";
-#define BLOCK(op, holds, weights, ranges)                                                          \
-  out += fmt::format("| `{}` | {} | {} | {} |\n", nameOf(plan::OpKind::op), holds,                 \
-                     orDash(weights), orDash(ranges));
-#include "runtime/plan/Ops.def"
+  std::string out;
   out += "\nOps that may name a group. Each of the n members of the group then computes one of n "
          "equal parts.\n\n| op | the rank with index i has the i-th of n equal parts: "
          "|\n|---|---|\n";
-#define INDEXED(op, part) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), part);
-#include "runtime/plan/Ops.def"
+  for (const plan::OpInfo &op : plan::kOpInfos)
+    if (op.takesIndex())
+      out += fmt::format("| `{}` | {} |\n", op.name, op.indexed);
   out += "\nOps that need all rows of their first operand and, where ranks divide the rows, take "
          "those of the rank for all. Ranks never divide rows of which any other op needs "
          "all.\n\n| op | if the rank has a part of the rows |\n|---|---|\n";
-#define OWN_ROWS(op, what) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), what);
-#include "runtime/plan/Ops.def"
+  for (const plan::OpInfo &op : plan::kOpInfos)
+    if (op.takesOwnRows())
+      out += fmt::format("| `{}` | {} |\n", op.name, op.ownRows);
   out += "\nResults that may hold -inf:\n\n| op | result | where |\n|---|---|---|\n";
 #define MINUS_INFINITY(op, result, where)                                                          \
   out += fmt::format("| `{}` | {} | {} |\n", nameOf(plan::OpKind::op), result, where);
 #include "runtime/plan/Ops.def"
   out += "\nOps that have several nodes in a captured graph: kernels, copies and fills.\n\n| op | "
          "nodes at most |\n|---|---|\n";
-#define NODES(op, count) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), count);
-#define TENSOR_NODES(op, count)                                                                    \
-  out += fmt::format("| `{}` | {} more for each tensor that does not begin with zeros |\n",        \
-                     nameOf(plan::OpKind::op), count);
-#include "runtime/plan/Ops.def"
+  for (const plan::OpInfo &op : plan::kOpInfos)
+    if (op.nodes > 1 || op.tensorNodes > 0)
+      out +=
+          fmt::format("| `{}` | {}{} |\n", op.name, op.nodes,
+                      op.tensorNodes == 0
+                          ? ""
+                          : fmt::format(", {} more for each tensor that does not begin with zeros",
+                                        op.tensorNodes));
   out += "\nCollectives. The conjugate makes the gradient of the operand from that of the "
          "result.\n\n| op | conjugate |\n|---|---|\n";
   for (const plan::OpInfo &op : plan::kOpInfos)
@@ -221,55 +210,26 @@ std::string opColumns() {
 #define FACTOR_MARKS(mark, meaning)                                                                \
   out += fmt::format("| `{}` | {} |\n", codeCell(mark), cell(meaning));
 #include "runtime/plan/OpColumns.def"
+  out += "\nWords of factors with a role in the proof of plans; all others are free:\n\n| word | "
+         "meaning |\n|---|---|\n";
+#define FACTOR_ROLES(word, role, meaning) out += fmt::format("| `{}` | {} |\n", word, meaning);
+#include "runtime/plan/OpColumns.def"
   out +=
       "\nTypes: an element type, or one of these words. `/n` is the number of dimensions, where it "
       "matters; `~x` is the element type of the operand or result x, `=x` its type.\n\n| type | "
       "meaning |\n|---|---|\n";
 #define VALUE_TYPES(enumerator, word, meaning) out += fmt::format("| `{}` | {} |\n", word, meaning);
 #include "runtime/plan/OpColumns.def"
-  out += "\n| column | entry | meaning |\n|---|---|---|\n";
+  out += "\n| fact | entry | meaning |\n|---|---|---|\n";
   auto entry = [&](std::string_view column, std::string_view name, std::string_view meaning) {
     out += fmt::format("| {} | {} | {} |\n", column, name, cell(meaning));
   };
-#define TRAFFICS(enumerator, meaning) entry("traffic", #enumerator, meaning);
-#define WORKSPACES(enumerator, meaning) entry("workspace", #enumerator, meaning);
-#define BLOCK_USES(enumerator, meaning) entry("block", #enumerator, meaning);
-#define SUM_ROLES(enumerator, meaning) entry("sum", #enumerator, meaning);
-#define RECOMPUTES(enumerator, meaning) entry("recompute", #enumerator, meaning);
-#define WORKS(entry_, meaning) entry("work", entry_, meaning);
-#include "runtime/plan/OpColumns.def"
-  return out;
-}
-
-/// The section on ops with epilogues, whose operands and results follow from those of both ops.
-std::string opEpilogues() {
-  std::string out =
-      "\n## Epilogues\n\nAn op may have one of the ops that quantise as its epilogue, which then "
-      "works "
-      "on what the op makes: this is rounded to the type of operand x (dy of a second result y; "
-      "the "
-      "sum), but not written in it. Names of plans have both ops. Of amaxes that are seen, a "
-      "result shares the operand's buffer.\n\n| op | operands | results | work | forms |\n"
-      "|---|---|---|---|---|\n";
-  constexpr std::string_view kForms[] = {
-#define EPILOGUE_FORMS(enumerator, meaning) #enumerator,
-#include "runtime/plan/OpColumns.def"
-  };
-  for (const plan::OpForm &form : plan::allOpForms()) {
-    if (form.epilogue == plan::Epilogue::None)
-      continue;
-    const plan::OpInfo &op = plan::opInfo(form.kind, form.epilogue);
-    bool isAmax = form.epilogue == plan::Epilogue::Amax;
-    out += fmt::format(
-        "| `{}` | {} | {} | {}({}) | {} |\n", op.name, op.operands, op.results,
-        isAmax ? "perOperand" : "perResult", isAmax ? op.work.perOperand : op.work.perResult,
-        isAmax ? "none"
-               : kForms[static_cast<size_t>(plan::opInfo(form.kind).formsOf(form.epilogue))]);
-  }
-  out += "\n| forms | meaning |\n|---|---|\n";
-#define EPILOGUE_FORMS(enumerator, meaning)                                                        \
-  if (plan::EpilogueForms::enumerator != plan::EpilogueForms::None)                                \
-    out += fmt::format("| {} | {} |\n", #enumerator, cell(meaning));
+#define TRAFFICS(enumerator, meaning) entry("TRAFFIC", #enumerator, meaning);
+#define WORKSPACES(enumerator, meaning) entry("WORKSPACE", #enumerator, meaning);
+#define BLOCK_USES(enumerator, meaning) entry("BLOCK", #enumerator, meaning);
+#define SUM_ROLES(enumerator, meaning) entry("SUM", #enumerator, meaning);
+#define RECOMPUTES(enumerator, meaning) entry("RECOMPUTE", #enumerator, meaning);
+#define WORKS(entry_, meaning) entry("WORK", entry_, meaning);
 #include "runtime/plan/OpColumns.def"
   return out;
 }
@@ -287,24 +247,31 @@ std::string opReference() {
   std::string out =
       "# Ops\n\nThis page lists every op of a plan. It is generated from `runtime/plan/Ops.def`. "
       "`?` marks an optional "
-      "operand or result, `*` a list. Of attributes, `!` marks those that the op needs, `~` those "
+      "operand or result, `*` a list. Values of ops without steps have types and, in brackets, "
+      "factors. The verifier, the passes, the predictions and the executor read the facts, which "
+      "the table explains. Of attributes, `!` marks those that the op needs, `~` those "
       "that are not part of its value. B is the micro batch, S the sequence, T = B·S rows, H the "
       "hidden size, V the padded vocabulary, F the feed-forward size, N query heads, G key/value "
       "heads, D the head size. [factors.md](factors.md) says how to read factors.\n";
-  auto add = [&](plan::OpKind kind) {
+  auto add = [&](plan::OpKind kind, std::string_view facts) {
     const plan::OpInfo &op = plan::opInfo(kind);
-    out +=
-        fmt::format("\n## {}\n\n{}\n\n- operands: {}\n- results: {}\n- {}\n", op.name, cell(op.doc),
-                    cell(orDash(op.operands)), cell(orDash(op.results)), traitsText(op.traits));
-    out += fmt::format("- attributes: {}\n", attrsText(op));
-    out += fmt::format("- factors: `{}`\n", plan::factorsOf(kind).text);
-    out += fmt::format("- types: `{}`\n", plan::typesOf(kind, plan::Epilogue::None).text);
+    out += fmt::format("\n## {}\n\n", op.name);
+    out += op.doc.empty() ? "" : cell(op.doc) + "\n\n";
+    out += fmt::format("- values: `{}`\n", op.signature);
+    if (!op.steps.empty())
+      out += fmt::format("- steps: `{}`\n- factors: `{}`\n", op.steps,
+                         plan::printFactors(plan::factorsOf(kind)));
+    out += fmt::format("- {}\n- attributes: {}\n", traitsText(op.traits), attrsText(op));
+    if (!facts.empty())
+      out += fmt::format("- facts: `{}`\n", facts);
     if (std::string text = inPlaceText(op); !text.empty())
       out += fmt::format("- {}\n", text);
   };
-#define OP(enumerator, name, operands, results, traits, doc) add(plan::OpKind::enumerator);
+#define OP(enumerator, name, signature, attrs, facts, doc) add(plan::OpKind::enumerator, #facts);
+#define FUSED(enumerator, name, values, steps, facts, doc) add(plan::OpKind::enumerator, #facts);
+#define FORM(producer, quantizer, name, values, steps, facts)                                      \
+  add(plan::OpKind::producer##quantizer, #facts);
 #include "runtime/plan/Ops.def"
-  out += opEpilogues();
   out += opColumns();
   out += "\n## Attributes\n\nGenerated from `runtime/base/Attrs.def`. An attribute at its default "
          "is not printed.\n\n| attribute | takes | meaning |\n|---|---|---|\n";
@@ -393,13 +360,9 @@ std::string rateText(double rate, bool isAssumed) {
   return rate == 0 ? "-" : formatNumber(rate) + (isAssumed ? "*" : "");
 }
 
-/// The ops and epilogues whose rates were not measured, as text `a, b and c`.
+/// The ops whose rates were not measured, as text `a, b and c`.
 std::string assumedOps() {
   std::string out;
-  auto add = [&out](std::string_view op, std::string_view epilogue) {
-    out += fmt::format("{}`{}{}{}`", out.empty() ? "" : ", ", op, epilogue.empty() ? "" : ".",
-                       epilogue);
-  };
   const std::set<plan::OpKind> measured = {
 #define MEMORY(op, gbs) plan::OpKind::op,
 #include "compiler/predict/KernelTable.def"
@@ -408,11 +371,7 @@ std::string assumedOps() {
     if (const plan::OpInfo &op = plan::opInfo(static_cast<plan::OpKind>(i));
         op.work.cost == plan::CostClass::Memory &&
         measured.count(static_cast<plan::OpKind>(i)) == 0)
-      add(op.name, "");
-#define ASSUMED_FUSED(op, epilogue, gbs)                                                           \
-  add(plan::opInfo(plan::OpKind::op).name,                                                         \
-      plan::opInfo(plan::opOfEpilogue(plan::Epilogue::epilogue)).name);
-#include "compiler/predict/KernelTable.def"
+      out += fmt::format("{}`{}`", out.empty() ? "" : ", ", op.name);
   return out;
 }
 

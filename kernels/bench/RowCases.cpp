@@ -1,5 +1,4 @@
-// Makes calls from the rows of the op table: shapes from FACTORS, types from TYPES. What they do
-// not say is a row here.
+// Makes calls from the shapes and types in the op table. What these do not say is a row here.
 #include "kernels/bench/RowCases.h"
 
 #include <charconv>
@@ -22,13 +21,13 @@ using plan::FactorValue;
 using plan::OpKind;
 using plan::ValueType;
 
-/// What the op table does not say about a call, in words separated by blanks. `r=B,S` is the extent
-/// of a factor, here of one that has two dimensions; `x[B,S,H]` the shape of a value; `x~floats`
-/// its content: random f32 (floats), 1 (ones), documents (docs); `dw~floats` makes a result f32;
-/// `ids<V-1` bounds integers; `#3` is the number of operands, all of the op's without it, and
-/// results that only further operands have are left out. Extents are products, quotients of at
-/// least 1 and sums of numbers and letters: B S R=B*S, N heads of D channels (values: E), G groups,
-/// H=N*D, F ffn, V vocabulary; `F^128` rounds up. A form without a row has that of its op.
+/// What the op table does not say about a call, in words separated by blanks. `rows=B,S` is the
+/// extent of a factor, here of one that has two dimensions; `x[B,S,H]` the shape of a value;
+/// `x~floats` its content: random f32 (floats), 1 (ones), documents (docs); `dw~floats` makes a
+/// result f32; `ids<V-1` bounds integers; `#3` is the number of operands, all of the op's without
+/// it, and results that only further operands have are left out. Extents are products, quotients of
+/// at least 1 and sums of numbers and letters: B S R=B*S, N heads of D channels (values: E), G
+/// groups, H=N*D, F ffn, V vocabulary; `F^128` rounds up. A form without a row has that of its op.
 struct Row {
   std::string_view op, extents, attrs;
   void (*finish)(Builder &) = nullptr;
@@ -107,39 +106,41 @@ constexpr std::string_view kHeads = "num_heads=N num_groups=G head_dim=D";
 constexpr std::string_view kParts = "num_groups=2 units=4 first_units=2 parts=2 kept=5";
 constexpr std::string_view kRouter = "topk=2 score=1 expert_groups=G group_topk=2 scale=1.5";
 constexpr std::string_view kLatent = "rotary_dim=D/2 rotary_interleaved=1";
-constexpr std::string_view kGrouped = "n=2*G*S s=2 e=G k=H m=F c=F a=2*G #3";
-constexpr std::string_view kGroupedAll = "n=2*G*S s=2 e=G k=H m=F c=F a=2*G";
+constexpr std::string_view kGrouped =
+    "rows=2*G*S slots=2 experts=G depth=H columns=F channels=F tensors=2*G #3";
+constexpr std::string_view kGroupedAll =
+    "rows=2*G*S slots=2 experts=G depth=H columns=F channels=F tensors=2*G";
 
 constexpr Row kRows[] = {
-    {"embedding", "r=B,S", ""},
-    {"embedding_bwd", "r=B,S dtable~floats", ""},
-    {"matmul", "r=B,S k=H c=F", "trans_b=1"},
-    {"matmul_add", "r=B,S k=H c=F", "trans_b=1"},
-    {"dequantize", "r=F k=H/64", ""},
-    {"dequantize_nested", "r=F k=H/512", ""},
-    {"matmul_gelu", "r=B,S k=H c=F", "trans_b=1 tanh_approx=1"},
-    {"matmul_gelu_bwd", "k=H c=F", "tanh_approx=1"},
-    {"matmul_scaled", "r=B,S k=H c=F", ""},
-    {"amax", "m=B,S,F", ""},
-    {"quantize", "r=B,S c=F", ""},
-    {"quantize_blocks", "r=B,S c=F", ""},
-    {"quantize_blocks, transposed", "c=F", "transposed=1"},
-    {"quantize_delayed", "r=B,S c=F", ""},
+    {"embedding", "rows=B,S", ""},
+    {"embedding_bwd", "rows=B,S dtable~floats", ""},
+    {"matmul", "rows=B,S depth=H channels=F", "trans_b=1"},
+    {"matmul_add", "rows=B,S depth=H channels=F", "trans_b=1"},
+    {"dequantize", "rows=F depth=H/64", ""},
+    {"dequantize_nested", "rows=F depth=H/512", ""},
+    {"matmul_gelu", "rows=B,S depth=H channels=F", "trans_b=1 tanh_approx=1"},
+    {"matmul_gelu_bwd", "depth=H channels=F", "tanh_approx=1"},
+    {"matmul_scaled", "rows=B,S depth=H channels=F", ""},
+    {"amax", "elements=B,S,F", ""},
+    {"quantize", "rows=B,S channels=F", ""},
+    {"quantize_blocks", "rows=B,S channels=F", ""},
+    {"quantize_blocks, transposed", "channels=F", "transposed=1"},
+    {"quantize_delayed", "rows=B,S channels=F", ""},
     {"swiglu_bwd.quantize_delayed", "", "y_slot=1"},
     {"swiglu_bwd.quantize", "", "y_slot=1"},
-    {"swiglu_bwd.quantize_blocks", "f=F^128", ""},
+    {"swiglu_bwd.quantize_blocks", "ffn=F^128", ""},
     {"geglu_bwd.quantize_delayed", "", "y_slot=1"},
     {"geglu_bwd.quantize", "", "y_slot=1"},
-    {"geglu_bwd.quantize_blocks", "f=F^128", ""},
-    {"amax.update", "l=1024 a=384", "interval=1"},
-    {"amax_shard", "m=F*H x~floats", "", setRange},
-    {"quantize_shard", "m=F*H x~floats", "", setRange},
-    {"weight_scales", "a=128", ""},
-    {"bias_add", "c=F", ""},
-    {"gelu", "c=F", ""},
-    {"gelu_bwd", "c=F", ""},
-    {"squared_relu", "c=F", ""},
-    {"squared_relu_bwd", "c=F", ""},
+    {"geglu_bwd.quantize_blocks", "ffn=F^128", ""},
+    {"amax.update", "steps=1024 tensors=384", "interval=1"},
+    {"amax_shard", "elements=F*H x~floats", "", setRange},
+    {"quantize_shard", "elements=F*H x~floats", "", setRange},
+    {"weight_scales", "tensors=128", ""},
+    {"bias_add", "channels=F", ""},
+    {"gelu", "channels=F", ""},
+    {"gelu_bwd", "channels=F", ""},
+    {"squared_relu", "channels=F", ""},
+    {"squared_relu_bwd", "channels=F", ""},
     {"quick_geglu", "", "clamp=0.5 linear_offset=1"},
     {"quick_geglu_bwd", "", "clamp=0.5 linear_offset=1"},
     {"rmsnorm", "", "eps=1e-5"},
@@ -151,98 +152,101 @@ constexpr Row kRows[] = {
     {"rmsnorm_bwd", "rstd~floats dw~floats", "eps=1e-5"},
     {"rmsnorm_dx", "rstd~floats", "eps=1e-5", setRstd},
     {"layernorm_bwd", "mean~floats rstd~floats dw~floats dbias~floats", "eps=1e-5"},
-    {"l2norm", "r=R*N c=D", "eps=1e-5"},
-    {"l2norm_bwd", "r=R*N c=D rstd~floats", "eps=1e-5"},
-    {"dropout", "c=H x[B,S,H] y[B,S,H]", "p=0.1"},
-    {"rope", "h=N", "rotary_dim=D"},
-    {"scale_positions", "h=N", "position_step=1 position_slope=0.1"},
+    {"l2norm", "rows=R*N channels=D", "eps=1e-5"},
+    {"l2norm_bwd", "rows=R*N channels=D rstd~floats", "eps=1e-5"},
+    {"dropout", "channels=H x[B,S,H] y[B,S,H]", "p=0.1"},
+    {"rope", "heads=N", "rotary_dim=D"},
+    {"scale_positions", "heads=N", "position_step=1 position_slope=0.1"},
     {"split_qkv_rope", "", "rotary_dim=D"},
     {"merge_qkv_rope", "", "rotary_dim=D"},
     {"split_qkv_norm_rope", "", "rotary_dim=D eps=1e-5"},
     {"merge_qkv_norm_rope", "qrstd~floats krstd~floats dwq~floats dwk~floats", "rotary_dim=D"},
-    {"split_columns", "r=B,S a=F b=H", ""},
-    {"join_columns", "r=B,S a=F b=H", ""},
-    {"expand_parts", "g=2 u=4 f=D j=G q=2", kParts},
-    {"contract_parts", "g=2 u=4 f=D j=G q=2", kParts},
-    {"adapter_squares", "o=F i=H j=N", "scale=2"},
-    {"scale_columns", "r=B,S g=2 u=4 f=D", kParts},
-    {"scale_columns_bwd", "r=B,S g=2 u=4 f=D dm~floats", kParts},
+    {"split_columns", "rows=B,S first=F second=H", ""},
+    {"join_columns", "rows=B,S first=F second=H", ""},
+    {"expand_parts", "groups=2 units=4 width=D rank=G parts=2", kParts},
+    {"contract_parts", "groups=2 units=4 width=D rank=G parts=2", kParts},
+    {"adapter_squares", "outputs=F inputs=H rank=N", "scale=2"},
+    {"scale_columns", "rows=B,S groups=2 units=4 width=D", kParts},
+    {"scale_columns_bwd", "rows=B,S groups=2 units=4 width=D dm~floats", kParts},
     // Half of a key's channels are rotated. Values have as many channels as the other half.
-    {"latent_heads", "n=N c=D/2 p=D/2 e=D/2", kLatent},
-    {"latent_heads_bwd", "n=N c=D/2 p=D/2 e=D/2 dqrows[B,S,N*D] dkvrows[B,S,N*D]", kLatent},
+    {"latent_heads", "heads=N channels=D/2 rotated=D/2 values=D/2", kLatent},
+    {"latent_heads_bwd",
+     "heads=N channels=D/2 rotated=D/2 values=D/2 dqrows[B,S,N*D] dkvrows[B,S,N*D]", kLatent},
     {"attention", "docs~docs", "", setAttention<1, 1>},
     {"attention_bwd", "docs~docs", "", setAttention<3, 2>},
     {"attention_qkv", "docs<1", kHeads, setAttentionQkv<2>},
     {"attention_qkv_bwd", "docs<1", kHeads, setAttentionQkv<5>},
     // Between slices of half a sequence; keys are the second half.
-    {"attention_part", "t=S qpos<2*S kpos<2*S qdocs<1 kdocs<1", "positions=2*S",
+    {"attention_part", "keys=S qpos<2*S kpos<2*S qdocs<1 kdocs<1", "positions=2*S",
      setAttention<1, 1>},
-    {"attention_part_bwd", "t=S qpos<2*S kpos<2*S qdocs<1 kdocs<1", "positions=2*S",
+    {"attention_part_bwd", "keys=S qpos<2*S kpos<2*S qdocs<1 kdocs<1", "positions=2*S",
      setAttention<3, 2>},
-    {"attention_join", "h=N e=D lse~floats morelse~floats", ""},
-    {"attention_sink", "h=N e=D lse~floats", ""},
-    {"attention_sink_bwd", "h=N e=D dsink~floats", ""},
+    {"attention_join", "heads=N values=D lse~floats morelse~floats", ""},
+    {"attention_sink", "heads=N values=D lse~floats", ""},
+    {"attention_sink_bwd", "heads=N values=D dsink~floats", ""},
     {"transpose", "x[B,S,H] y[G,R,H/G]", "outer=R inner=G"},
     {"merge_slices", "x[2,B,S,H] y[B,2*S,H] x~data", "outer=B inner=2"},
     {"roll", "", "by=1"},
-    {"token_count", "m=B,S", ""},
-    {"router_topk", "e=N logits~floats bias~floats", kRouter},
+    {"token_count", "elements=B,S", ""},
+    {"router_topk", "experts=N logits~floats bias~floats", kRouter},
     // Chooses all experts, so that the result shows how a change in one row affects other rows.
-    {"router_sinkhorn", "e=N k=N logits~floats", "topk=N pre_softmax=1"},
-    {"router_topk_bwd", "e=N dweights~floats logits~floats", kRouter},
+    {"router_sinkhorn", "experts=N choices=N logits~floats", "topk=N pre_softmax=1"},
+    {"router_topk_bwd", "experts=N dweights~floats logits~floats", kRouter},
     // The capacity is smaller than the number of rows.
-    {"router_drop", "e=N k=3 weights~floats", "experts=N capacity_factor=0.75"},
-    {"expert_load", "g=B e=N k=3", ""},
-    {"router_loss", "g=B e=N logits~floats load~floats", "score=1 scale=0.5"},
-    {"router_loss_bwd", "g=B e=N logits~floats load~floats", "score=1 scale=0.5"},
-    {"router_z_loss", "e=N logits~floats", ""},
-    {"router_z_loss_bwd", "e=N logits~floats", ""},
-    {"tally", "c=N l=4 x~floats", "slots=4 slot=1 scale=0.5"},
-    {"running_mean", "m=1,N total~floats", ""},
-    {"expert_bias.update", "e=N bias~floats load~floats", "rate=0.125 experts=N"},
+    {"router_drop", "experts=N choices=3 weights~floats", "experts=N capacity_factor=0.75"},
+    {"expert_load", "parts=B experts=N choices=3", ""},
+    {"router_loss", "parts=B experts=N logits~floats load~floats", "score=1 scale=0.5"},
+    {"router_loss_bwd", "parts=B experts=N logits~floats load~floats", "score=1 scale=0.5"},
+    {"router_z_loss", "experts=N logits~floats", ""},
+    {"router_z_loss_bwd", "experts=N logits~floats", ""},
+    {"tally", "channels=N slots=4 x~floats", "slots=4 slot=1 scale=0.5"},
+    {"running_mean", "elements=1,N total~floats", ""},
+    {"expert_bias.update", "experts=N bias~floats load~floats", "rate=0.125 experts=N"},
     // Each row chooses two groups, which are in two slots.
-    {"make_runs", "e=2*G counts[2,G]", "bound=2*R"},
-    {"dispatch", "n=3*R places<2*R", ""}, // the capacity exceeds the number of rows
-    {"combine", "n=2*R", ""},
-    {"combine_bwd", "n=2*R", ""},
-    {"weighted_swiglu", "s=B e=G", ""},
-    {"weighted_swiglu_bwd", "s=B e=G", ""},
-    {"weighted_quick_geglu", "s=B e=G", "clamp=0.5 linear_offset=1"},
-    {"weighted_quick_geglu_bwd", "s=B e=G", "clamp=0.5 linear_offset=1"},
-    {"scale_rows", "c=F", ""},
-    {"dot_rows", "c=F", ""},
+    {"make_runs", "experts=2*G counts[2,G]", "bound=2*R"},
+    {"dispatch", "rows=3*R places<2*R", ""}, // the capacity exceeds the number of rows
+    {"combine", "rows=2*R", ""},
+    {"combine_bwd", "rows=2*R", ""},
+    {"weighted_swiglu", "slots=B experts=G", ""},
+    {"weighted_swiglu_bwd", "slots=B experts=G", ""},
+    {"weighted_quick_geglu", "slots=B experts=G", "clamp=0.5 linear_offset=1"},
+    {"weighted_quick_geglu_bwd", "slots=B experts=G", "clamp=0.5 linear_offset=1"},
+    {"scale_rows", "channels=F", ""},
+    {"dot_rows", "channels=F", ""},
     // Two slots, whose groups have as many rows as a sequence has positions.
     {"grouped_bias", kGroupedAll, ""},
     {"grouped_bias_bwd", kGroupedAll, ""},
     {"grouped_bias_dot", kGroupedAll, ""},
     {"grouped_matmul", kGrouped, "trans_b=1"},
     {"grouped_matmul, delayed", kGroupedAll, "trans_b=1 fp8_recipe=4 b_slot=G"},
-    {"grouped_matmul_scaled", "n=2*G*S s=2 e=G k=H m=F a=G", "trans_b=1 fp8_recipe=4"},
+    {"grouped_matmul_scaled", "rows=2*G*S slots=2 experts=G depth=H columns=F tensors=G",
+     "trans_b=1 fp8_recipe=4"},
     {"grouped_matmul_bias", kGroupedAll, "trans_b=1"},
-    {"grouped_matmul_bwd", "n=2*G*S s=2 e=G k=F m=H #3", ""},
-    {"grouped_matmul_bwd, delayed", "n=2*G*S s=2 e=G k=F m=H a=2*G", "fp8_recipe=4 b_slot=G"},
-    {"grouped_matmul_bwd_squares", "n=2*G*S s=2 e=G k=F m=H", ""},
+    {"grouped_matmul_bwd", "rows=2*G*S slots=2 experts=G depth=F columns=H #3", ""},
+    {"grouped_matmul_bwd, delayed", "rows=2*G*S slots=2 experts=G depth=F columns=H tensors=2*G",
+     "fp8_recipe=4 b_slot=G"},
+    {"grouped_matmul_bwd_squares", "rows=2*G*S slots=2 experts=G depth=F columns=H", ""},
     {"cross_entropy", "labels<V-1", "valid_cols=V-1"},
     {"cross_entropy_bwd", "labels<V-1", "valid_cols=V-1"},
     {"vocab_stats", "labels<2*V-1", "valid_cols=2*V-1", [](Builder &b) { b.member(1, 2); }},
-    {"vocab_loss", "n=2", ""},
-    {"lm_loss", "labels<V-1", "valid_cols=V-1 chunk_rows=128"},
+    {"vocab_loss", "members=2", ""},
+    {"lm_loss", "depth=H channels=V labels<V-1", "valid_cols=V-1 chunk_rows=128"},
     {"lm_loss_grad", "labels<V-1 dw~floats", "valid_cols=V-1 chunk_rows=128"},
     {"preference_loss", "docs~pairs reference~floats", "beta=0.1"},
-    {"loss.add", "m=B,S", ""},
-    {"eval.add", "m=B,S", ""},
-    {"reduce_rows", "c=F y~floats", ""},
-    {"cast", "c=F x~floats", ""},
-    {"fill", "m=R,F x~data", ""},
+    {"loss.add", "elements=B,S", ""},
+    {"eval.add", "elements=B,S", ""},
+    {"reduce_rows", "channels=F y~floats", ""},
+    {"cast", "channels=F x~floats", ""},
+    {"fill", "elements=R,F x~data", ""},
 };
 
 class RowCase {
 public:
-  RowCase(Builder &builder, plan::OpForm form, const Row *row)
-      : builder_(builder), info_(plan::opInfo(form.kind, form.epilogue)),
-        factors_(plan::factorsOf(form.kind, form.epilogue)),
-        types_(plan::typesOf(form.kind, form.epilogue)) {
-    read("r=R c=H f=F b=B s=S g=G n=N/G d=D e=E v=V a=8 t=R k=2");
+  RowCase(Builder &builder, plan::OpKind kind, const Row *row)
+      : builder_(builder), info_(plan::opInfo(kind)), factors_(plan::factorsOf(kind)),
+        types_(plan::typesOf(kind)) {
+    read("rows=R channels=H ffn=F samples=B positions=S groups=G heads=N/G head=D values=E each=S "
+         "vocabulary=V tensors=8 tokens=R choices=2 layers=R");
     read(row ? row->extents : "");
     for (std::string_view attrs = row ? row->attrs : ""; !attrs.empty();) {
       std::string_view value = plan::takeUntil(attrs, ' '), name = plan::takeUntil(value, '=');
@@ -270,7 +274,7 @@ private:
       std::string_view name = word.substr(0, at), value = word.substr(at + 1);
       switch (word[at]) {
       case '=':
-        extents_[name[0]] = shapeOf(value);
+        extents_[name] = shapeOf(value);
         break;
       case '~':
         contents_[name] = value;
@@ -355,7 +359,7 @@ private:
 
   Shape extentsOf(FactorId factor) const {
     auto base = static_cast<size_t>(factors_.extentOf[static_cast<size_t>(factor)]);
-    return extents_.at(factors_.letters[base]);
+    return extents_.at(factors_.names[base]);
   }
   int64_t extentOf(FactorId factor) const {
     int64_t extent = 1;
@@ -484,7 +488,7 @@ private:
   const plan::OpInfo &info_;
   const plan::OpFactors &factors_;
   const plan::OpTypes &types_;
-  std::map<char, Shape> extents_;
+  std::map<std::string_view, Shape> extents_;
   std::map<std::string_view, std::string_view> contents_;
   std::map<std::string_view, int64_t> bounds_;
   std::map<std::string_view, Shape> shapes_;
@@ -500,16 +504,17 @@ const Row *find(std::string_view name) {
 
 bool makeRowCase(Builder &builder, std::string_view name) {
   std::string_view op = name.substr(0, name.find(','));
-  std::optional<plan::OpForm> form = plan::parseOpForm(op);
+  std::optional<plan::OpKind> kind = plan::parseOpKind(op);
   const Row *row = find(name);
-  if (!form || (!row && name != op))
+  if (!kind || (!row && name != op))
     return false;
-  const plan::OpTraits traits = plan::opInfo(form->kind, form->epilogue).traits;
+  const plan::OpInfo &info = plan::opInfo(*kind);
+  const plan::OpTraits traits = info.traits;
   if (traits != plan::OpTraits::None && traits != plan::OpTraits::Pure) // it has no kernel
     return false;
-  if (!row && form->epilogue != plan::Epilogue::None)
-    row = find(plan::opInfo(form->kind).name);
-  RowCase(builder, *form, row).make();
+  if (!row && info.form)
+    row = find(plan::opInfo(info.form->producer).name);
+  RowCase(builder, *kind, row).make();
   if (row && row->finish)
     row->finish(builder);
   return true;

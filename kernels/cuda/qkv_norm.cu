@@ -1,5 +1,5 @@
 // split_qkv_norm_rope and merge_qkv_norm_rope: like qkv.cu, but with rmsnorm of each head of q and
-// k before its rotation (runtime/plan/Steps.def). Sums are fp32. Mapping: if rows consist of
+// k before its rotation (runtime/plan/Ops.def). Sums are fp32. Mapping: if rows consist of
 // whole 16-bit chunks, a thread has a chunk and the chunk half a head later, as in qkv.cu, and
 // adjacent threads have a head. Blocks process groups of rows in a loop; a thread computes its
 // place in them once. For the gradient of a weight, a thread keeps its columns' sums over all of

@@ -8,8 +8,7 @@ namespace shardc::kernels::host {
 
 #define HOST_KERNEL(enumerator, op, family, dtypes) extern const Kernel k##enumerator;
 #include "kernels/Kernels.def"
-#define FUSED(op, values, steps) extern const Kernel k##op;
-#define FORM(op, epilogue, steps) extern const Kernel k##op##epilogue;
-#include "runtime/plan/Steps.def"
+#define FUSED(op, ...) extern const Kernel k##op;
+#include "runtime/plan/Ops.def"
 
 } // namespace shardc::kernels::host

@@ -27,10 +27,11 @@ plan::Type typeOf(const Tensor &tensor) {
   return type;
 }
 
-/// The attributes that a FACTORS row reads. Refilled for each call, so that calls do not allocate.
-const plan::Op &opWith(plan::OpForm form, const plan::OpFactors &factors, const Attrs &attrs) {
+/// The attributes that the factors depend on. Refilled for each call, so that calls do not
+/// allocate.
+const plan::Op &opWith(plan::OpKind kind, const plan::OpFactors &factors, const Attrs &attrs) {
   thread_local plan::Op op;
-  op.kind = form.kind, op.epilogue = form.epilogue;
+  op.kind = kind;
   op.attrs.clear();
   auto add = [&](std::optional<AttrKey> key) {
     if (key)
@@ -46,7 +47,7 @@ const plan::Op &opWith(plan::OpForm form, const plan::OpFactors &factors, const 
 }
 
 /// The extents of a call's factors. Results with a rank of 0 are not known yet.
-plan::FactorExtents extentsOf(plan::OpForm form, const Call &call) {
+plan::FactorExtents extentsOf(plan::OpKind kind, const Call &call) {
   std::array<plan::Type, kOperandsMax + kResultsMax> types;
   std::array<const plan::Type *, kOperandsMax + kResultsMax> all{};
   for (size_t i = 0; i < call.inCount; ++i)
@@ -54,18 +55,18 @@ plan::FactorExtents extentsOf(plan::OpForm form, const Call &call) {
   for (size_t r = 0; r < call.outCount; ++r)
     if (size_t at = kOperandsMax + r; call.out[r].rank != 0)
       types[at] = typeOf(call.out[r]), all[at] = &types[at];
-  const plan::OpFactors &factors = plan::factorsOf(form.kind, form.epilogue);
+  const plan::OpFactors &factors = plan::factorsOf(kind);
   std::span<const plan::Type *const> values = all;
-  return {factors, opWith(form, factors, call.attrs), values.first(call.inCount),
+  return {factors, opWith(kind, factors, call.attrs), values.first(call.inCount),
           values.subspan(kOperandsMax, call.outCount), call.groupSize};
 }
 
 /// The calls of an op's steps. Without a workspace, addresses of values between them are null.
 class StepCalls {
 public:
-  StepCalls(KernelFinder find, plan::OpForm form, const Call &call)
-      : find_(find), form_(form), call_(call), attrs_(call.attrs),
-        row_(plan::stepsOf(form, call.inCount, call.outCount)) {
+  StepCalls(KernelFinder find, plan::OpKind kind, const Call &call)
+      : find_(find), kind_(kind), call_(call), attrs_(call.attrs),
+        row_(plan::stepsOf(kind, call.inCount, call.outCount)) {
     if (!check())
       return;
     for (int i = 0; i < call.inCount; ++i)
@@ -106,14 +107,14 @@ private:
   /// Checks what no step checks: numbers of values, what the op's own row says, and the shared
   /// buffers.
   bool check() {
-    const plan::OpInfo &info = plan::opInfo(form_.kind, form_.epilogue);
+    const plan::OpInfo &info = plan::opInfo(kind_);
     if (!row_ || call_.inCount < info.operandsMin || call_.outCount < info.resultsMin)
       return refuse("wrong number of operands or results");
     for (int i = 0; i < call_.inCount + call_.outCount; ++i)
       if (const char *reason =
               host::checkTensor(i < call_.inCount ? call_.in[i] : call_.out[i - call_.inCount]))
         return refuse(reason);
-    const plan::OpFactors &factors = plan::factorsOf(form_.kind, form_.epilogue);
+    const plan::OpFactors &factors = plan::factorsOf(kind_);
     for (size_t r = 0; r < call_.outCount; ++r)
       if (call_.out[r].accumulate && factors.result(r).has(factors.operand(0).atoms[0].factor))
         return refuse("a result that is not a sum over rows is asked to accumulate");
@@ -133,7 +134,7 @@ private:
           scale >= 0 && scale < call_.outCount && call_.out[scale].dtype != DType::F32)
         return refuse("a scale is not f32");
     }
-    const plan::FactorExtents extents = extentsOf(form_, call_);
+    const plan::FactorExtents extents = extentsOf(kind_, call_);
     if (extents.fault())
       return refuse("extents of operands and results do not fit each other");
     for (size_t f = 0; f < factors.factorCount; ++f) // steps may have no value that gives them
@@ -155,7 +156,7 @@ private:
     for (const OpStep::Set &set : row.set)
       setAttr(step.attrs, set.key, set.from ? attrOf(call_.attrs, *set.from) : set.value);
     const bool isOfGroup = info.takesIndex() && (!plan::factorsOf(row.kind).hasShares() ||
-                                                 plan::factorsOf(form_.kind).hasShares());
+                                                 plan::factorsOf(kind_).hasShares());
     if (!isOfGroup)
       step.index = 0, step.groupSize = 1;
     takeOperands(row, info, step);
@@ -189,13 +190,12 @@ private:
         step.outCount = static_cast<uint8_t>(r + 1);
     for (size_t r = 0; r < step.outCount; ++r)
       step.out[r] = values_[row.results[r]];
-    const plan::FactorExtents extents = extentsOf({row.kind}, step);
+    const plan::FactorExtents extents = extentsOf(row.kind, step);
     for (size_t r = 0; r < step.outCount && !refusal_; ++r) {
       Tensor &result = step.out[r];
       if (result.rank != 0)
         continue;
-      const bool isWide = (row_->wide >> row.results[r] & 1u) != 0;
-      result.dtype = typeBetween(row.kind, r, step, isWide);
+      result.dtype = typeBetween(row.kind, r, step, row_->isWide(row.results[r]));
       result.accumulate = false;
       shape(plan::factorsOf(row.kind), r, extents, step);
       if (const char *reason = host::checkTensor(result))
@@ -211,14 +211,14 @@ private:
   /// always gives, or else the type of the op's data: of its first result in such a type, of a
   /// product's result, or of its first operand.
   DType typeBetween(plan::OpKind kind, size_t r, const Call &step, bool isWide) const {
-    const plan::ValueType &type = plan::typesOf(kind, plan::Epilogue::None).result(r);
+    const plan::ValueType &type = plan::typesOf(kind).result(r);
     if (isWide)
       return DType::F32;
     if (type.numbers == plan::ValueType::Exact && type.like < 0)
       return type.dtype;
     if (type.like >= 0 && type.isLikeOperand)
       return step.in[type.like].dtype;
-    const plan::OpTypes &own = plan::typesOf(form_.kind, form_.epilogue);
+    const plan::OpTypes &own = plan::typesOf(kind_);
     for (size_t of = 0; of < call_.outCount; ++of)
       if (own.result(of).numbers == plan::ValueType::Data)
         return call_.out[of].dtype;
@@ -255,7 +255,7 @@ private:
   }
 
   KernelFinder find_;
-  plan::OpForm form_;
+  plan::OpKind kind_;
   const Call &call_;
   Attrs attrs_; ///< of the call, and those that are extents of its values
   const OpSteps *row_;
@@ -270,26 +270,22 @@ private:
 
 } // namespace
 
-void runSteps(KernelFinder find, plan::OpForm form, const Call &call) {
-  StepCalls(find, form, call).run();
+void runSteps(KernelFinder find, plan::OpKind kind, const Call &call) {
+  StepCalls(find, kind, call).run();
 }
 
-const char *refusalOfSteps(KernelFinder find, plan::OpForm form, const Call &call) {
-  return StepCalls(find, form, call).refusalOfKernels();
+const char *refusalOfSteps(KernelFinder find, plan::OpKind kind, const Call &call) {
+  return StepCalls(find, kind, call).refusalOfKernels();
 }
 
-size_t bytesOfSteps(KernelFinder find, plan::OpForm form, const Call &call) {
-  return StepCalls(find, form, call).bytes();
+size_t bytesOfSteps(KernelFinder find, plan::OpKind kind, const Call &call) {
+  return StepCalls(find, kind, call).bytes();
 }
 
 namespace host {
 
-#define FUSED(op, values, steps)                                                                   \
-  const Kernel k##op = StepsKernel<findHostKernel, plan::OpKind::op>::kKernel;
-#define FORM(op, epilogue, steps)                                                                  \
-  const Kernel k##op##epilogue =                                                                   \
-      StepsKernel<findHostKernel, plan::OpKind::op, plan::Epilogue::epilogue>::kKernel;
-#include "runtime/plan/Steps.def"
+#define FUSED(op, ...) const Kernel k##op = StepsKernel<findHostKernel, plan::OpKind::op>::kKernel;
+#include "runtime/plan/Ops.def"
 
 } // namespace host
 } // namespace shardc::kernels

@@ -4,7 +4,6 @@
 #include "runtime/plan/FactorExtents.h"
 
 #include <algorithm>
-#include <cctype>
 
 namespace shardc::plan {
 
@@ -82,7 +81,7 @@ int dimOf(const FactorValue &value, bool isTransposed, uint8_t rank, FactorId fa
 
 namespace {
 
-/// Writes an atom as Ops.def does. An upper-case letter stands for a primed factor.
+/// Writes an atom as Ops.def does.
 void appendWord(std::string &text, const OpFactors &factors, const FactorAtom &atom) {
   if (atom.form == FactorAtom::Number) {
     text += std::to_string(atom.number);
@@ -90,13 +89,9 @@ void appendWord(std::string &text, const OpFactors &factors, const FactorAtom &a
   }
   if (atom.form == FactorAtom::Mirrored)
     text += '~';
-  char letter = factors.letters[static_cast<size_t>(atom.factor)];
-  bool isPrimed = std::isupper(static_cast<unsigned char>(letter)) != 0;
-  text += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  if (isPrimed)
-    text += '\'';
+  text += factors.names[static_cast<size_t>(atom.factor)];
   if (atom.form == FactorAtom::Joined)
-    text += std::string("+") + factors.letters[static_cast<size_t>(atom.other)];
+    text.append("+").append(factors.names[static_cast<size_t>(atom.other)]);
   if (atom.form == FactorAtom::Beside || atom.form == FactorAtom::Blocks)
     text += (atom.form == FactorAtom::Beside ? '+' : '/') + std::to_string(atom.number);
 }
@@ -117,6 +112,30 @@ std::string printDims(const OpFactors &factors, const FactorValue &value, uint8_
     text += text.empty() ? "" : " ";
     text += count > 1 ? "(" + words + ")" : words;
   }
+  return text;
+}
+
+std::string printFactors(const OpFactors &factors) {
+  std::string text;
+  auto add = [&](std::span<const FactorValue> values) {
+    for (const FactorValue &value : values) {
+      text += text.empty() || text.ends_with(' ') ? "" : ", ";
+      text += value.form == FactorValue::Opaque ? "."
+              : value.form == FactorValue::Scales
+                  ? "$"
+                  : printDims(factors, value, 0, value.dimCount - 1);
+    }
+  };
+  add(factors.operands());
+  text += text.empty() ? "-> " : " -> ";
+  add(factors.results());
+  const char *separator = "; ";
+  for (size_t f = 0; f < factors.factorCount; ++f)
+    if (factors.attrOf[f]) {
+      text.append(separator).append(factors.names[f]).append("=");
+      text += kAttrNames[static_cast<size_t>(*factors.attrOf[f])];
+      separator = " ";
+    }
   return text;
 }
 

@@ -1,4 +1,4 @@
-// Infers the extents of an op's factors from the types of its operands and results. Equal letters
+// Infers the extents of an op's factors from the types of its operands and results. Equal words
 // have equal extents; otherwise the types do not fit the op.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace shardc::plan {
 
-/// Maps dimensions of a FACTORS row to dimensions of a type, in the type's order. If the type has
+/// Maps dimensions of a row to dimensions of a type, in the type's order. If the type has
 /// more dimensions than the row, the row's first dimension stands for all leading dimensions of the
 /// type, such as the rows of a matrix. If the type has fewer, its first dimension is the product of
 /// the row's leading ones.
@@ -104,5 +104,7 @@ int dimOf(const FactorValue &value, bool isTransposed, uint8_t rank, FactorId fa
 /// Dimensions `first` to `last` as the row writes them, without marks.
 std::string printDims(const OpFactors &factors, const FactorValue &value, uint8_t first,
                       uint8_t last);
+/// The dimensions of all operands and results, without marks: `r (2 f) -> r f`.
+std::string printFactors(const OpFactors &factors);
 
 } // namespace shardc::plan

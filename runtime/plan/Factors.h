@@ -1,9 +1,10 @@
-// Einsum-like description of each op: its FACTORS row in Ops.def, parsed. A factor is a dimension
-// of the op, named by a letter; every operand and result lists the factors of its dimensions. Shape
-// checks, sharding and the verifier all read this table. docs/factors.md teaches the notation;
-// OpColumns.def defines each mark.
+// Einsum-like description of each op: the dimensions in its row of Ops.def, or those that follow
+// from its steps. A factor is a dimension of the op, named by a word; every operand and result
+// lists the factors of its dimensions. Shape checks, sharding and the verifier all read this table.
+// docs/factors.md teaches the notation; OpColumns.def defines each mark.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -14,7 +15,7 @@
 
 namespace shardc::plan {
 
-using FactorId = int8_t; ///< index of a letter in a row, in the order of first occurrence
+using FactorId = int8_t; ///< index of a factor in a row, in the order of first occurrence
 inline constexpr FactorId kNoFactor = -1;
 inline constexpr size_t kFactorsOfOpMax = 8;
 inline constexpr size_t kDimsOfValueMax = 4;
@@ -43,7 +44,7 @@ struct FactorAtom {
   bool isInSharedDim = false;  ///< the factor is in a dimension that `%` marks
   bool isBound = false;        ///< `?`: row counts say which of its rows are valid
   /// Whether a rank of the op's group has its share of the dimension.
-  bool isOfShare() const { return isShare || isInSharedDim; }
+  constexpr bool isOfShare() const { return isShare || isInSharedDim; }
   /// Extent of the dimension, given the extents of its factors.
   int64_t extent(int64_t ofFactor, int64_t ofOther = 0) const;
 };
@@ -71,25 +72,44 @@ struct FactorValue {
   uint8_t dimCount = 0, atomCount = 0;
   std::array<FactorAtom, kAtomsOfValueMax> atoms{};
 
-  std::span<const FactorAtom> words() const { return {atoms.data(), atomCount}; }
+  constexpr std::span<const FactorAtom> words() const { return {atoms.data(), atomCount}; }
   /// The word with this factor; null if the value lacks it.
-  const FactorAtom *find(FactorId factor) const;
+  constexpr const FactorAtom *find(FactorId factor) const {
+    for (const FactorAtom &atom : words())
+      if ((atom.factor == factor || atom.other == factor) && factor != kNoFactor)
+        return &atom;
+    return nullptr;
+  }
   bool has(FactorId factor) const { return find(factor) != nullptr; }
   /// Whether its first dimension is one factor and nothing else.
-  bool beginsWithFactor() const {
+  constexpr bool beginsWithFactor() const {
     return atomCount > 0 && atoms[0].form == FactorAtom::Plain &&
            (atomCount == 1 || atoms[1].dim != 0);
   }
 };
 
-/// One FACTORS row.
+/// What the proof of plans asks of a factor. Words without a role are free.
+enum class FactorRole : uint8_t {
+  None,
+#define FACTOR_ROLES(word, role, meaning) role,
+#include "runtime/plan/OpColumns.def"
+};
+constexpr FactorRole roleOf(std::string_view word) {
+#define FACTOR_ROLES(name, role, meaning)                                                          \
+  if (word == name)                                                                                \
+    return FactorRole::role;
+#include "runtime/plan/OpColumns.def"
+  return FactorRole::None;
+}
+
+/// The factors of an op.
 struct OpFactors {
-  std::string_view text;
   uint8_t operandCount = 0, resultCount = 0, factorCount = 0;
   std::array<FactorValue, kOperandsOfOpMax> operandValues{};
   std::array<FactorValue, kResultsOfOpMax> resultValues{};
-  std::array<char, kFactorsOfOpMax> letters{};
-  /// The factor whose extent it has: s for `s'`, otherwise itself.
+  std::array<std::string_view, kFactorsOfOpMax> names{};
+  std::array<FactorRole, kFactorsOfOpMax> roles{}; ///< by their names
+  /// The factor whose extent it has: x for `x'`, otherwise itself.
   std::array<FactorId, kFactorsOfOpMax> extentOf{};
   /// `x=name`: the attribute that holds its extent; an attribute of 0 determines nothing.
   std::array<std::optional<AttrKey>, kFactorsOfOpMax> attrOf{};
@@ -97,10 +117,10 @@ struct OpFactors {
   std::optional<AttrKey> reversedBy; ///< this attribute exchanges operands and results
 
   /// The row's entry for operand or result i of an op. All values of a list share one entry.
-  const FactorValue &operand(size_t i) const {
+  constexpr const FactorValue &operand(size_t i) const {
     return operandValues[i < operandCount ? i : operandCount - 1u];
   }
-  const FactorValue &result(size_t i) const { return resultValues[i]; }
+  constexpr const FactorValue &result(size_t i) const { return resultValues[i]; }
   constexpr std::span<const FactorValue> operands() const {
     return {operandValues.data(), operandCount};
   }
@@ -123,34 +143,38 @@ struct OpFactors {
   /// Whether counts say which rows along the factor are valid.
   bool isBound(FactorId factor) const;
   /// Whether the row marks a dimension of which a rank of a group has its share.
-  bool hasShares() const;
+  constexpr bool hasShares() const {
+    auto isShared = [](const FactorValue &value) {
+      return std::ranges::any_of(value.words(), &FactorAtom::isOfShare);
+    };
+    return std::ranges::any_of(operands(), isShared) || std::ranges::any_of(results(), isShared);
+  }
   /// The operand with the row counts, or with indices, along the factor; nothing without one.
   std::optional<size_t> boundBy(FactorId factor) const;
   /// The optional operand with row counts that lets the op skip invalid rows.
   std::optional<size_t> leavesOutBy() const;
-  /// Finds a factor by letter; primed letters are stored as capitals.
-  constexpr FactorId find(char letter) const {
+  constexpr FactorId find(std::string_view name) const {
     for (size_t i = 0; i < factorCount; ++i)
-      if (letters[i] == letter)
+      if (names[i] == name)
         return static_cast<FactorId>(i);
     return kNoFactor;
   }
+  constexpr void name(FactorId factor, std::string_view name) {
+    names[static_cast<size_t>(factor)] = name;
+    roles[static_cast<size_t>(factor)] = roleOf(name);
+  }
 };
 
-/// The parsed FACTORS row of the op without an epilogue.
 const OpFactors &factorsOf(OpKind kind);
+inline const OpFactors &factorsOf(const Op &op) { return factorsOf(op.kind); }
 /// Whether the op is a matrix product that may transpose each factor. The transposes tell forward,
 /// input-gradient and weight-gradient products apart.
 bool isLayerProduct(OpKind kind);
-/// The factors of an op with an epilogue, composed of the rows of both: the epilogue's operand has
-/// the dimensions of the op's result.
-const OpFactors &factorsOf(OpKind kind, Epilogue epilogue);
-inline const OpFactors &factorsOf(const Op &op) { return factorsOf(op.kind, op.epilogue); }
 /// The operand with the row counts that let this op skip rows, if it has one.
 std::optional<size_t> leavesOutBy(const Op &op);
 inline bool leavesRowsOut(const Op &op) { return leavesOutBy(op).has_value(); }
-/// Parses another FACTORS row for the op; `text` must outlive the result. Returns nothing if the
-/// row is malformed or does not fit the OP row. Tests use it to compare wrong rows with kernels.
-std::optional<OpFactors> parseFactors(OpKind kind, std::string_view text);
+/// Parses a signature, whose text must outlive the result; nothing if it is malformed. Tests use it
+/// to compare wrong rows with kernels.
+std::optional<OpFactors> parseFactors(std::string_view signature);
 
 } // namespace shardc::plan

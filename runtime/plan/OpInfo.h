@@ -1,6 +1,6 @@
-// Static properties of each op: the columns of Ops.def. Verifier, passes, predictions and executor
-// read them here, so a new op describes itself in one place. A row without one of the columns does
-// not compile (OpInfo.cpp).
+// Static properties of each op: its row in Ops.def, or what follows from its steps. Verifier,
+// passes, predictions and executor read them here, so a new op describes itself in one place. A row
+// that is malformed does not compile (OpRows.cpp).
 #pragma once
 
 #include <algorithm>
@@ -44,10 +44,6 @@ public:
   constexpr bool has(AttrKey key) const { return (wordOf(key) & bitOf(key)) != 0; }
   constexpr void add(AttrKey key) { bits_[static_cast<size_t>(key) / 64] |= bitOf(key); }
   constexpr void remove(AttrKey key) { bits_[static_cast<size_t>(key) / 64] &= ~bitOf(key); }
-  constexpr void add(const AttrSet &more) {
-    for (size_t i = 0; i < bits_.size(); ++i)
-      bits_[i] |= more.bits_[i];
-  }
   /// The first attribute of the set, in the order in which an op stores them.
   constexpr std::optional<AttrKey> first() const {
     for (size_t i = 0; i < bits_.size(); ++i)
@@ -67,12 +63,12 @@ private:
 
 /// The ops, in the order of Ops.def.
 enum class OpKind : uint8_t {
-#define OP(enumerator, name, operands, results, traits, doc) enumerator,
+#define OP(enumerator, ...) enumerator,
 #include "runtime/plan/Ops.def"
 };
 
 inline constexpr int kOpCount = 0
-#define OP(enumerator, name, operands, results, traits, doc) +1
+#define OP(enumerator, ...) +1
 #include "runtime/plan/Ops.def"
     ;
 
@@ -116,39 +112,6 @@ enum class Recompute : uint8_t {
 #define RECOMPUTES(enumerator, meaning) enumerator,
 #include "runtime/plan/OpColumns.def"
 };
-
-/// Whether an op with an epilogue writes the numbers plainly, transposed, or both.
-enum class EpilogueForms : uint8_t {
-#define EPILOGUE_FORMS(enumerator, meaning) enumerator,
-#include "runtime/plan/OpColumns.def"
-};
-
-/// An op that is fused into another op's kernel and works on its result before it is written.
-enum class Epilogue : uint8_t {
-  None,
-#define EPILOGUE(enumerator) enumerator,
-#include "runtime/plan/OpColumns.def"
-};
-inline constexpr int kEpilogueCount = 1
-#define EPILOGUE(enumerator) +1
-#include "runtime/plan/OpColumns.def"
-    ;
-/// The epilogue form of an op; nothing if it cannot be fused as one.
-constexpr std::optional<Epilogue> epilogueOf(OpKind kind) {
-#define EPILOGUE(enumerator)                                                                       \
-  if (kind == OpKind::enumerator)                                                                  \
-    return Epilogue::enumerator;
-#include "runtime/plan/OpColumns.def"
-  return std::nullopt;
-}
-/// The op of an epilogue other than None: the inverse of epilogueOf().
-constexpr OpKind opOfEpilogue(Epilogue epilogue) {
-  constexpr OpKind kOps[] = {
-#define EPILOGUE(enumerator) OpKind::enumerator,
-#include "runtime/plan/OpColumns.def"
-  };
-  return kOps[static_cast<size_t>(epilogue) - 1];
-}
 
 /// Floating-point operations of an op: `times` the basic operation of its cost class (one matrix
 /// product, one attention, one output projection), plus a number per element of the first result
@@ -196,74 +159,95 @@ struct MadeAgain {
   std::string_view values;
 };
 
+/// A form of an op that also quantises what it makes, or computes only the amax (FORM rows).
+struct QuantisingForm {
+  OpKind producer, quantizer;
+};
+
+/// How an op maps partial sums to partial sums. Together: if all its linear operands are partial
+/// sums. Alone: if exactly one of them is.
+enum class Linearity : uint8_t { None, Together, Alone };
+
 inline constexpr size_t kResultsOfOpMax = 7;
 /// Number of operands or results of a row that ends with a list.
 inline constexpr uint8_t kAnyNumber = 255;
 
-/// One row of Ops.def in parsed form, or an op with an epilogue, composed of the rows of both. Sets
-/// of operands and results are bit sets.
-struct OpInfo {
-  std::string_view name;
-  uint16_t index = 0; ///< index in allOpForms()
+/// The entries of a row's facts. Ops.def defines a macro for each, and explains them.
+struct OpFacts {
   OpTraits traits = OpTraits::None;
-  uint8_t operandsMin = 0, operandsMax = 0; ///< operandsMax is kAnyNumber for a list
-  uint8_t resultsMin = 0, resultsMax = 0;
-  std::string_view operands, results, doc;
-  AttrSet attrs;   ///< those that the op may have
-  AttrSet needed;  ///< those of them that it must have
-  AttrSet unmeant; ///< those of them that are not part of its value
-  /// Operand whose buffer result r reuses in place, or -1.
-  std::array<int8_t, kResultsOfOpMax> inPlace{};
-  /// The result with the scale of result r, which has 8-bit elements, or -1.
-  std::array<int8_t, kResultsOfOpMax> scaleOf{};
-  OpWork work;
+  std::optional<CollectiveInfo> collective; ///< for OpTraits::Collective
+  OpWork work = works::moves();
   OpTraffic traffic = OpTraffic::All;
   Workspace workspace = Workspace::None;
-  BlockUse block = BlockUse::None;
   SumRole sum = SumRole::Computes;
   Recompute recompute = Recompute::Never;
-  /// With a BLOCK row: values that hold the op's block, the subset that are weights (not gradients
-  /// or moments), and the value whose parameter ranges the kernel receives.
-  uint8_t blockOperands = 0, blockResults = 0;
-  uint8_t weightOperands = 0, weightResults = 0;
-  uint8_t rangeOperands = 0, rangeResults = 0;
-  std::optional<CollectiveInfo> collective; ///< for OpTraits::Collective
+  int64_t nodes = 0;       ///< upper bound of CUDA graph nodes
+  int64_t tensorNodes = 0; ///< additional nodes per randomly initialised tensor of its block
+  BlockUse block = BlockUse::None;
+  std::string_view holds, weights, ranges; ///< of BLOCK: names of operands and results
+  /// How the op is linear in the operands of these names.
+  Linearity linearity = Linearity::None;
+  std::string_view linear;
   /// The part of the whole that a rank computes, depending on its index in the op's group; empty:
   /// the op has no group.
   std::string_view indexed;
   /// The consequence of running the op on a rank's own rows only; empty: it needs the rows of all
   /// ranks.
   std::string_view ownRows;
-  int64_t nodes = 1;              ///< upper bound of CUDA graph nodes
-  int64_t tensorNodes = 0;        ///< additional nodes per randomly initialised tensor of its block
-  std::optional<OpKind> norm;     ///< only for Recompute::FusedNorm: the norm of the sum
-  std::optional<MadeAgain> again; ///< how result y is recomputed
-  std::optional<OpKind> reemits; ///< the op whose result is computed again in the optional result y
+  std::optional<OpKind> norm;         ///< only for Recompute::FusedNorm: the norm of the sum
+  std::optional<MadeAgain> again;     ///< how result y is recomputed
+  std::optional<OpKind> reemits;      ///< the op whose result the optional result y is again
   std::optional<OpKind> weighted;     ///< the op that also multiplies each row of y by a weight
   std::optional<OpKind> lossGradient; ///< for a loss op: the op that starts its gradients
-  bool startsGradient = false;        ///< it starts the gradients of a loss
+  std::string_view squaresResult, squaredResult, scaleResult, scaledResults;
+  int8_t reuses = -1;         ///< the operand whose buffer the first result reuses
+  std::string_view moreAttrs; ///< of a fused op: attributes that no step has
+  bool isStep = false;        ///< plans have it only as a step of another op
+
+  /// These facts, and another one.
+  template <typename T, typename V> constexpr OpFacts with(T OpFacts::*field, V value) const {
+    OpFacts facts = *this;
+    facts.*field = value;
+    return facts;
+  }
+};
+
+/// One row of Ops.def in parsed form. Sets of operands and results are bit sets.
+struct OpInfo : OpFacts {
+  std::string_view name, doc;
+  std::string_view signature;               ///< of a fused op only names
+  std::string_view steps;                   ///< of a fused op
+  uint8_t operandsMin = 0, operandsMax = 0; ///< operandsMax is kAnyNumber for a list
+  uint8_t resultsMin = 0, resultsMax = 0;
+  std::string_view operands, results; ///< names, with `?` and `*`
+  AttrSet attrs;                      ///< those that the op may have
+  AttrSet needed;                     ///< those of them that it must have
+  AttrSet unmeant;                    ///< those of them that are not part of its value
+  /// Operand whose buffer result r reuses in place, or -1.
+  std::array<int8_t, kResultsOfOpMax> inPlace{};
+  /// The result with the scale of result r, which has 8-bit elements, or -1.
+  std::array<int8_t, kResultsOfOpMax> scaleOf{};
+  uint16_t linearOperands = 0;
+  /// With a BLOCK entry: values that hold the op's block, the subset that are weights (not
+  /// gradients or moments), and the value whose parameter ranges the kernel receives.
+  uint8_t blockOperands = 0, blockResults = 0;
+  uint8_t weightOperands = 0, weightResults = 0;
+  uint8_t rangeOperands = 0, rangeResults = 0;
+  bool startsGradient = false; ///< it starts the gradients of a loss
   /// `squares` is the result that holds the sum of squares of result `squared`; -1 without one.
   int8_t squares = -1, squared = -1;
-  /// By epilogue: which forms of the result it writes. None if the op lacks that epilogue.
-  std::array<EpilogueForms, kEpilogueCount> epilogues{};
-  double amaxWork = 0;         ///< for Epilogue::Amax: operations per element of the first operand
-  std::string_view makes;      ///< the one or two results that epilogues work on
-  bool needsEpilogue = false;  ///< invalid in a plan without an epilogue
-  int8_t queries = -1;         ///< for CostClass::Attention: the operand with the queries
-  int8_t keys = -1;            ///< for CostClass::Attention: the operand with the keys
-  int8_t values = -1;          ///< for CostClass::Attention: the operand with the values
-  bool hasPackedHeads = false; ///< one operand holds queries, keys and values
-  bool hasSlices = false;      ///< queries and keys are slices of sequences with explicit positions
+  std::optional<QuantisingForm> form; ///< of a FORM row
+  uint8_t quantised = 0;              ///< results that its forms quantise instead of writing them
+  int8_t queries = -1;                ///< for CostClass::Attention: the operand with the queries
+  int8_t keys = -1;                   ///< for CostClass::Attention: the operand with the keys
+  int8_t values = -1;                 ///< for CostClass::Attention: the operand with the values
+  bool hasPackedHeads = false;        ///< one operand holds queries, keys and values
+  bool hasSlices = false; ///< queries and keys are slices of sequences with explicit positions
 
-  /// Whether the op can have this epilogue, and which forms of the result it then writes.
-  bool takes(Epilogue epilogue) const { return formsOf(epilogue) != EpilogueForms::None; }
-  EpilogueForms formsOf(Epilogue epilogue) const {
-    return epilogues[static_cast<size_t>(epilogue)];
-  }
-  /// Whether the result depends on the rank's index in the op's group (an INDEXED row).
-  bool takesIndex() const { return !indexed.empty(); }
-  /// Whether the op may treat a rank's own rows as if they were all (an OWN_ROWS row).
-  bool takesOwnRows() const { return !ownRows.empty(); }
+  /// Whether the result depends on the rank's index in the op's group (an INDEXED entry).
+  constexpr bool takesIndex() const { return !indexed.empty(); }
+  /// Whether the op may treat a rank's own rows as if they were all (an OWN_ROWS entry).
+  constexpr bool takesOwnRows() const { return !ownRows.empty(); }
   bool isOptimizer() const { return sum == SumRole::Optimizes; }
   bool keepsBlock() const { return block == BlockUse::Keeps || block == BlockUse::NamedKeeps; }
   /// Whether operand i or result r is the value whose parameter ranges the kernel receives.
@@ -273,9 +257,24 @@ struct OpInfo {
   bool takesRanges() const {
     return block == BlockUse::List || (rangeOperands | rangeResults) != 0;
   }
+  constexpr Linearity linearityOf(size_t operand) const {
+    return operand < 16 && (linearOperands >> operand & 1u) != 0 ? linearity : Linearity::None;
+  }
 
 private:
   static bool isIn(uint8_t set, size_t at) { return at < 8 && (set >> at & 1u) != 0; }
+};
+
+/// A list of at most `kMost` items without memory of its own.
+template <typename T, size_t kMost> struct ShortList {
+  std::array<T, kMost> items{};
+  uint8_t count = 0;
+  constexpr void push_back(const T &item) { items[count++] = item; }
+  constexpr const T *begin() const { return items.data(); }
+  constexpr const T *end() const { return items.data() + count; }
+  constexpr size_t size() const { return count; }
+  constexpr const T &operator[](size_t i) const { return items[i]; }
+  constexpr const T &back() const { return items[count - 1u]; }
 };
 
 /// The text without leading and trailing blanks.
@@ -295,87 +294,62 @@ constexpr std::string_view takeUntil(std::string_view &text, char end) {
   return trimmed(taken);
 }
 
-/// Number of names in a list separated by blanks.
-constexpr size_t countNames(std::string_view names) {
-  size_t count = 0;
-  for (; !names.empty(); ++count)
-    takeUntil(names, ' ');
-  return count;
+/// The operands or the results of a signature, without clauses.
+constexpr std::string_view valuesOf(std::string_view signature, bool areResults) {
+  std::string_view values = takeUntil(signature, ';');
+  size_t arrow = std::min(values.find("->"), values.size());
+  return trimmed(areResults ? values.substr(std::min(arrow + 2, values.size()))
+                            : values.substr(0, arrow));
 }
-
-/// Position of a word in a list of names, ignoring the marks `?` and `*`; -1 if it is missing.
-constexpr int positionOf(std::string_view names, std::string_view word) {
-  for (int at = 0; !names.empty(); ++at) {
-    size_t end = std::min(names.find(' '), names.size());
-    std::string_view name = names.substr(0, end);
-    if (name.ends_with('?') || name.ends_with('*'))
-      name.remove_suffix(1);
-    if (name == word)
+/// Position of a name in a list of values, each with or without `: type[dimensions]` and marks; -1
+/// if it is missing.
+constexpr int positionOf(std::string_view values, std::string_view name) {
+  const char end = values.find(':') == std::string_view::npos ? ' ' : ',';
+  for (int at = 0; !values.empty(); ++at)
+    if (std::string_view value = takeUntil(values, end);
+        value.substr(0, value.find_first_of("?*:/")) == name)
       return at;
-    names.remove_prefix(std::min(end + 1, names.size()));
-  }
   return -1;
 }
-
-/// Counts the names of a list: a trailing `?` lowers the minimum, a trailing `*` removes the
-/// maximum.
-constexpr void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
-  min = max = 0;
-  while (!names.empty()) {
-    size_t end = std::min(names.find(' '), names.size());
-    char last = names[end - 1];
-    ++max;
-    if (last == '*')
-      max = kAnyNumber;
-    else if (last != '?')
-      ++min;
-    names.remove_prefix(std::min(end + 1, names.size()));
-  }
+/// Position of a name among the operands or the results of a signature; -1 if it is missing.
+constexpr int valueNamed(std::string_view signature, std::string_view name, bool isResult) {
+  return positionOf(valuesOf(signature, isResult), name);
 }
 
 namespace names {
-inline constexpr std::string_view kOperands[] = {
-#define OP(enumerator, name, operands, results, traits, doc) operands,
+inline constexpr std::string_view kNames[] = {
+#define OP(enumerator, name, ...) name,
 #include "runtime/plan/Ops.def"
 };
-inline constexpr std::string_view kResults[] = {
-#define OP(enumerator, name, operands, results, traits, doc) results,
+inline constexpr std::string_view kSignatures[] = {
+#define OP(enumerator, name, signature, ...) signature,
 #include "runtime/plan/Ops.def"
 };
 /// The name of an operand or result; a name that the op's row lacks does not compile.
-template <OpKind kind, const std::string_view (&kLists)[kOpCount]> struct NameOf {
+template <OpKind kind, bool kIsResult> struct NameOf {
   size_t index;
   consteval NameOf(const char *name)
-      : index(static_cast<size_t>(positionOf(kLists[static_cast<size_t>(kind)], name))) {
-    if (positionOf(kLists[static_cast<size_t>(kind)], name) < 0)
+      : index(static_cast<size_t>(
+            valueNamed(kSignatures[static_cast<size_t>(kind)], name, kIsResult))) {
+    if (valueNamed(kSignatures[static_cast<size_t>(kind)], name, kIsResult) < 0)
       throw "the op has no value of this name";
   }
 };
 } // namespace names
 
 /// Position of the operand or result with this name in the op's row.
-template <OpKind kind> consteval size_t operandIndex(names::NameOf<kind, names::kOperands> name) {
+template <OpKind kind> consteval size_t operandIndex(names::NameOf<kind, false> name) {
   return name.index;
 }
-template <OpKind kind> consteval size_t resultIndex(names::NameOf<kind, names::kResults> name) {
+template <OpKind kind> consteval size_t resultIndex(names::NameOf<kind, true> name) {
   return name.index;
 }
 
 extern const std::array<OpInfo, kOpCount> kOpInfos; ///< indexed by kind
 inline const OpInfo &opInfo(OpKind kind) { return kOpInfos[static_cast<size_t>(kind)]; }
-/// The properties of an op with an epilogue; those of the plain op if it does not accept it.
-const OpInfo &fusedOpInfo(OpKind kind, Epilogue epilogue);
-inline const OpInfo &opInfo(OpKind kind, Epilogue epilogue) {
-  return epilogue == Epilogue::None ? opInfo(kind) : fusedOpInfo(kind, epilogue);
-}
-
-/// An op, plain or with one of its epilogues.
-struct OpForm {
-  OpKind kind;
-  Epilogue epilogue = Epilogue::None;
-};
-std::span<const OpForm> allOpForms(); ///< indexed by OpInfo::index
-/// Parses `swiglu` or `swiglu.amax`; returns nothing if there is no such op.
-std::optional<OpForm> parseOpForm(std::string_view name);
+/// The op that does what both do; nothing if there is no such FORM row.
+std::optional<OpKind> quantisingForm(OpKind producer, OpKind quantizer);
+/// The op with this name, such as `swiglu` or `swiglu.amax`; nothing if there is none.
+std::optional<OpKind> parseOpKind(std::string_view name);
 
 } // namespace shardc::plan

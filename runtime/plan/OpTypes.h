@@ -1,4 +1,5 @@
-// Element types and ranks of each op's operands and results: its TYPES row in Ops.def, parsed.
+// Element types and ranks of each op's operands and results: those in its row of Ops.def, or those
+// that follow from its steps.
 // Relations between dimensions are in Factors.h.
 #pragma once
 
@@ -56,23 +57,23 @@ struct ValueType {
   bool isLikeOperand = false, isSameType = false;
 };
 
-/// One TYPES row.
+/// The types of an op.
 struct OpTypes {
-  std::string_view text;
   uint8_t operandCount = 0, resultCount = 0;
   std::array<ValueType, kOperandsOfOpMax> operandTypes{};
   std::array<ValueType, kResultsOfOpMax> resultTypes{};
 
   /// The entry for operand i of an op. All values of a list share one entry.
-  const ValueType &operand(size_t i) const {
+  constexpr const ValueType &operand(size_t i) const {
     return operandTypes[i < operandCount ? i : operandCount - 1u];
   }
-  const ValueType &result(size_t i) const { return resultTypes[i]; } ///< the entry for result i
+  constexpr const ValueType &result(size_t i) const {
+    return resultTypes[i];
+  } ///< the entry for result i
 };
 
-/// The types of an op with an epilogue, composed of the rows of both.
-const OpTypes &typesOf(OpKind kind, Epilogue epilogue);
-inline const OpTypes &typesOf(const Op &op) { return typesOf(op.kind, op.epilogue); }
+const OpTypes &typesOf(OpKind kind);
+inline const OpTypes &typesOf(const Op &op) { return typesOf(op.kind); }
 
 /// Whether the type meets the requirement; `like` is the type of the value that it must equal, if
 /// any.

@@ -362,7 +362,6 @@ struct ListedBlock {
 /// One op of a segment. Its row in Ops.def says what operands, results and attributes mean.
 struct Op {
   OpKind kind;
-  Epilogue epilogue = Epilogue::None; ///< fused op on the result, which is not stored
   StreamId stream = kComputeStream;
   Pred pred = Pred::Always;
   ChannelId channel = kNoChannel; ///< for collectives, once chosen
@@ -397,8 +396,7 @@ struct Op {
   Op &set(AttrKey key, double value);
 };
 
-/// Properties of the op, including its epilogue.
-inline const OpInfo &opInfo(const Op &op) { return opInfo(op.kind, op.epilogue); }
+inline const OpInfo &opInfo(const Op &op) { return opInfo(op.kind); }
 
 /// An attribute that the op needs and lacks.
 std::optional<AttrKey> missingAttr(const Op &op);
@@ -409,23 +407,16 @@ std::string attrNames(const AttrSet &attrs);
 
 /// The operand or result with this name in the op's row; a name that the row lacks does not
 /// compile.
-template <OpKind kind>
-ValueId operandNamed(const Op &op, names::NameOf<kind, names::kOperands> name) {
+template <OpKind kind> ValueId operandNamed(const Op &op, names::NameOf<kind, false> name) {
   return op.operands[name.index];
 }
-template <OpKind kind>
-ValueId resultNamed(const Op &op, names::NameOf<kind, names::kResults> name) {
+template <OpKind kind> ValueId resultNamed(const Op &op, names::NameOf<kind, true> name) {
   return op.results[name.index];
 }
 
 /// Whether the op opens records of numbers in 4 bits.
 constexpr bool isDequantize(OpKind kind) {
   return kind == OpKind::Dequantize || kind == OpKind::DequantizeNested;
-}
-
-/// Whether it is this op without an epilogue.
-inline bool isAlone(const Op &op, OpKind kind) {
-  return op.kind == kind && op.epilogue == Epilogue::None;
 }
 
 /// The operand that a result reuses in place according to the op's row; -1 if there is none or it

@@ -441,9 +441,8 @@ void Reader::shape(Type &out, size_t at) {
 
 void Reader::opName(Op &out) {
   std::string_view name = word("an operation");
-  std::optional<OpForm> form = parseOpForm(name);
-  if (form)
-    out.kind = form->kind, out.epilogue = form->epilogue;
+  if (std::optional<OpKind> kind = parseOpKind(name))
+    out.kind = *kind;
   else
     fail(last(), "plan-name", "unknown operation '{}'", name.substr(0, 64));
 }

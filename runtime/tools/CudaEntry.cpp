@@ -33,8 +33,12 @@ constexpr std::string_view kCudaKernels[] = {
 #define CUDA_KERNEL(enumerator, op, family, dtypes) #enumerator,
 #include "kernels/Kernels.def"
 };
-#define KERNELS kCudaKernels
-#include "runtime/tools/EpilogueKernels.def"
+#define FORM(producer, quantizer, ...)                                                             \
+  static_assert(                                                                                   \
+      std::ranges::find(kCudaKernels, std::string_view(#producer #quantizer)) !=                   \
+          std::end(kCudaKernels),                                                                  \
+      "Kernels.def has a CUDA row for each FORM row, but none for " #producer #quantizer);
+#include "runtime/plan/Ops.def"
 
 /// Returns the device of this process. InvalidInput if another rank has the same device.
 Result<int> ownDevice(hal::Peers &peers) {

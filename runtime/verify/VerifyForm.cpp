@@ -47,12 +47,8 @@ private:
   /// False, with a finding, if the op may lack operands or results that its row requires.
   bool checkArity(uint32_t i) {
     const OpInfo &info = opInfo(op(i));
-    const OpInfo &producer = opInfo(op(i).kind);
-    if (op(i).epilogue == Epilogue::None ? producer.needsEpilogue
-                                         : !producer.takes(op(i).epilogue)) {
-      scope_.add(finding::EpilogueRefused, i, producer.name,
-                 producer.needsEpilogue ? "stands without an epilogue; it needs one that it takes"
-                                        : "has an epilogue that it does not take");
+    if (info.isStep) {
+      scope_.add(finding::OnlyAStep, i, info.name);
       return false;
     }
     return checkCount(i, "operand", op(i).operands.size(), info.operandsMin, info.operandsMax,

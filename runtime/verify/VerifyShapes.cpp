@@ -1,5 +1,5 @@
 // Checks the types of operands and results. Extents follow from the op's factors
-// (runtime/plan/Factors.h), element types and numbers of dimensions from its TYPES row
+// (runtime/plan/Factors.h), element types and numbers of dimensions from its types
 // (runtime/plan/OpTypes.h). A kernel states what else it needs of attributes and types, and a run
 // that it refuses does not begin; ops without a kernel are checked here. A matrix has its leading
 // dimensions as rows, so [B,S,H] and [T,H] are the same matrix.
@@ -119,7 +119,7 @@ private:
                                             : " of a size that fits";
     need(false, fmt::format("{}{} in {} '{}' by its factors '{}'", fault.dims, needed,
                             fault.isOperand ? "operand" : "result", nameInRow(names, fault.index),
-                            factorsOf(op_).text));
+                            printFactors(factorsOf(op_))));
   }
 
   // ---- ops without a kernel: views, packs and collectives ----

@@ -16,19 +16,10 @@ namespace {
 
 using OpRow = plan::OpInfo;
 
-/// All ops, with and without epilogues.
-std::vector<OpRow> allOps() {
-  std::vector<OpRow> ops;
-  for (const plan::OpForm &form : plan::allOpForms())
-    ops.push_back(plan::opInfo(form.kind, form.epilogue));
-  return ops;
-}
-
-const std::vector<OpRow> kOps = allOps();
+const auto &kOps = plan::kOpInfos;
 
 bool executes(const OpRow &op) {
-  return !op.needsEpilogue &&
-         (op.traits == plan::OpTraits::None || op.traits == plan::OpTraits::Pure);
+  return !op.isStep && (op.traits == plan::OpTraits::None || op.traits == plan::OpTraits::Pure);
 }
 
 /// Numbers of words and of optional words in an operand or result list.
@@ -58,7 +49,7 @@ const char *refusal(const OpRow &op, const Call &call) {
 TEST(Registry, OpsThatExecuteHaveAKernelAndOthersHaveNone) {
   for (const OpRow &op : kOps) {
     const Kernel *kernel = findHostKernel(op.name);
-    EXPECT_EQ(kernel != nullptr, executes(op) || op.needsEpilogue) << op.name;
+    EXPECT_EQ(kernel != nullptr, executes(op) || op.isStep) << op.name;
     EXPECT_TRUE(!kernel || (kernel->run && kernel->accepts && *kernel->name)) << op.name;
   }
   EXPECT_EQ(findHostKernel("no such op"), nullptr);

@@ -38,15 +38,9 @@ def rows(root, path, macro, lead=""):
     return row.findall(without_comments(read(root, path)))
 
 
-def ops_with_epilogues(root):
-    """Names as plans have them, of the columns of EPILOGUES rows that are not empty."""
-    text = without_comments(read(root, "runtime/plan/Ops.def"))
-    names = dict(rows(root, "runtime/plan/Ops.def", "OP"))
-    columns = ("quantize_delayed", "amax", "quantize", "quantize_blocks")
-    for op, entries in re.findall(r'^EPILOGUES\((\w+),\s*"[^"]*",\s*\w+,\s*(.+)\)$', text, re.MULTILINE):
-        for epilogue, entry in zip(columns, re.split(r",\s*", entries)):
-            if entry not in ("None", "0"):
-                yield f"{names[op]}.{epilogue}"
+def quantising_forms(root):
+    """Names of FORM rows, which macros write; each has a CUDA kernel."""
+    return [name for _, name in rows(root, "kernels/Kernels.def", "CUDA_KERNEL") if "." in name]
 
 
 def word(name):
@@ -67,8 +61,8 @@ def tables(root):
                      for enumerator, name in rows(root, "runtime/base/Reports.def", "REPORT", r"\w+,")}
     yield by_id("rule", "compiler/config/Rules.def", "(?:RULE|DERIVE)", "RuleId")
     yield by_id("plan rule", "runtime/verify/VerifyRules.def", "RULE", "Rule")
-    yield by_id("op", "runtime/plan/Ops.def", "OP", "OpKind")
-    yield "op with an epilogue", {name: {name: word(name)} for name in ops_with_epilogues(root)}
+    yield by_id("op", "runtime/plan/Ops.def", "(?:OP|FUSED)", "OpKind")
+    yield "quantising form", {name: {name: word(name)} for name in quantising_forms(root)}
     yield "pass", {flag: {f"--{flag}": rf"--{flag}(?![\w-])"} for _, flag in rows(root, "compiler/passes/Passes.def", "PASS")}
     # `section.option`, or the option's name in its section's block.
     options = {path: {path.split(".")[-1]: word(path.split(".")[-1]), f"Opt::{name}": rf"Opt::{name}\b"}

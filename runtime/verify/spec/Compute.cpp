@@ -10,12 +10,6 @@
 
 namespace shardc::plan::spec {
 
-namespace {
-
-constexpr char kExpertLetter = 'e', kTokenLetter = 't';
-
-} // namespace
-
 /// One call of an op without steps.
 class PlainCall {
 public:
@@ -147,8 +141,9 @@ private:
         if (*key != AttrKey::num_groups)
           continue;
         scale(AttrKey::num_heads, axes);
-        bool hasShares = anyAtom(
-            [&](const FactorAtom &atom) { return atom.isShare && letterOf(atom.factor) == 'n'; });
+        bool hasShares = anyAtom([&](const FactorAtom &atom) {
+          return atom.isShare && hasRole(atom.factor, FactorRole::Heads);
+        });
         std::vector<uint16_t> shares; // ranks along these axes share the heads of each group
         for (uint16_t axis : groupAxes_)
           if (hasShares && !contains(axes, axis))
@@ -228,13 +223,16 @@ private:
     return isDone ? found : std::nullopt;
   }
 
-  bool hasLetter(const FactorValue &value, char letter) const {
-    FactorId factor = factors_.find(letter);
-    return factor != kNoFactor && value.has(factor);
+  bool hasRole(FactorId factor, FactorRole role) const {
+    return spec::hasRole(factors_, factor, role);
   }
-  bool hasRows(const FactorValue &value) const {
-    return std::ranges::any_of(value.words(),
-                               [&](const FactorAtom &atom) { return isOfRows(factors_, atom); });
+  FactorId factorWith(FactorRole role) const {
+    return static_cast<FactorId>(std::ranges::find(factors_.roles, role) - factors_.roles.begin());
+  }
+  bool hasRole(const FactorValue &value, FactorRole role) const {
+    return std::ranges::any_of(value.words(), [&](const FactorAtom &atom) {
+      return hasRole(atom.factor, role) || hasRole(atom.other, role);
+    });
   }
   /// Whether a rank's index in the op's group is the index of its part along the axis. This holds
   /// if the axes of the group divide one factor, in their order.
@@ -324,7 +322,7 @@ private:
       return refuse(axis, fmt::format("takes {}", wordOf({axis, Place::Largest})));
     if (!findCuts(axis))
       return false;
-    bool sharesRows = info_.takesOwnRows() && cut_ && letterOf(cut_->factor) == kTokenLetter;
+    bool sharesRows = info_.takesOwnRows() && cut_ && hasRole(cut_->factor, FactorRole::Tokens);
     if (sharesRows)
       return followOwnRows(axis);
     if (cut_ && !followCut(axis))
@@ -332,7 +330,7 @@ private:
     if (cut_ && contains(groupAxes_, axis) && !isSelected())
       return refuse(axis, fmt::format("uses a rank's index in a group that divides {}, which the "
                                       "index does not select",
-                                      letterOf(cut_->factor)));
+                                      nameOf(cut_->factor)));
     if (has[Place::Instance]) {
       if (cut_)
         return refuse(axis, "takes shards together with each rank's own samples");
@@ -348,7 +346,8 @@ private:
 
   /// Whether the value has rows of tokens, grouped by expert or not, or counts of such rows.
   bool hasRowsOrTokens(const FactorValue &value) const {
-    return hasRows(value) || hasLetter(value, kTokenLetter) || value.countsRowsOf != kNoFactor;
+    return hasRole(value, FactorRole::Rows) || hasRole(value, FactorRole::Tokens) ||
+           value.countsRowsOf != kNoFactor;
   }
   bool isOfSamples(uint16_t axis) const { return contains(mesh_.axesOf(GroupKind::Data), axis); }
 
@@ -387,7 +386,9 @@ private:
     return true;
   }
 
-  char letterOf(FactorId factor) const { return factors_.letters[static_cast<size_t>(factor)]; }
+  std::string_view nameOf(FactorId factor) const {
+    return factors_.names[static_cast<size_t>(factor)];
+  }
 
   /// Follows an axis along which all operands are equal on all ranks.
   bool followUncut(uint16_t axis) {
@@ -415,14 +416,15 @@ private:
   bool followSums(uint16_t axis, Place::Kind kind) {
     size_t linear = 0, parts = 0, together = 0;
     for (size_t i = 0; i < operandCount(); ++i) {
-      Linearity is = linearity(call_.kind, i);
+      Linearity is = info_.linearityOf(i);
       linear += is != Linearity::None;
       together += is == Linearity::Together;
       if (places_[i] == nullptr)
         continue;
       if (is == Linearity::None)
-        return refuse(axis, fmt::format("takes {} as operand {}, for which there is no LINEAR row",
-                                        wordOf(*places_[i]), i));
+        return refuse(axis,
+                      fmt::format("takes {} as operand {}, for which its row does not say LINEAR",
+                                  wordOf(*places_[i]), i));
       bool isSum = places_[i]->kind == kind && places_[i]->isSummed == (kind == Place::Shard);
       if (!isSum && !isShareOf(i, axis))
         return refuse(axis, fmt::format("takes {}", wordOf(*places_[i])));
@@ -464,8 +466,7 @@ private:
       if (places_[i] == nullptr || places_[i]->kind != Place::Shard)
         continue;
       if (row(i).form != FactorValue::Dims || !(cuts_[i] = cutAt(row(i), *places_[i])))
-        return refuse(axis,
-                      fmt::format("operand {} is sharded where its FACTORS row has no factor", i));
+        return refuse(axis, fmt::format("operand {} is sharded where its row has no factor", i));
       const Place &place = *places_[i];
       if (place.distance != 0)
         return refuse(axis, "takes a slice that belongs to another rank");
@@ -498,24 +499,24 @@ private:
         }
         if (atom->isNeededWhole || atom->form == FactorAtom::Beside ||
             atom->form == FactorAtom::Joined)
-          return refuse(axis, fmt::format("needs all of {} of operand {}", letterOf(factor), i));
+          return refuse(axis, fmt::format("needs all of {} of operand {}", nameOf(factor), i));
         isCounted |= atom->isCounted, isReported |= atom->isKnownByIndex;
         isShare |= atom->isOfShare();
         if (places_[i] == nullptr && !(isIndexed && factors_.hasShares()))
           return refuse(axis, fmt::format("operand {} has all of {}, other operands have parts", i,
-                                          letterOf(factor)));
+                                          nameOf(factor)));
       }
     if (isReported && isIndexed && cut_->sub != partsBefore(axis))
       return refuse(axis, "takes parts in another order than its index has");
     bool hasNoDropout = isAttention && probe_.getFloat(AttrKey::p) == 0;
     if (isReported && !isIndexed && !hasNoDropout)
       return refuse(axis, "needs the index of its part");
-    if (isAttention && letterOf(cut_->factor) == 'n')
+    if (isAttention && hasRole(cut_->factor, FactorRole::Heads))
       isCounted = !isIndexed && !hasNoDropout; // only dropout counts query heads
     bool isPlaced =
         hasPositions() || (isIndexed && (isShare || isReported)) || (isAttention && isReported);
     return !isCounted || isPlaced ||
-           refuse(axis, fmt::format("counts along {}", letterOf(cut_->factor)));
+           refuse(axis, fmt::format("counts along {}", nameOf(cut_->factor)));
   }
   /// Whether a rank's index in the op's group says which part of the dimension it has.
   static bool isByIndex(const FactorAtom &atom) { return atom.isKnownByIndex || atom.isOfShare(); }
@@ -577,14 +578,15 @@ private:
     const bool isTaken = rows.rows == Place::Taken;
     for (size_t i = 0; i < operandCount(); ++i) {
       const Place *place = places_[i];
-      char letter = cuts_[i] ? letterOf(cuts_[i]->factor) : ' ';
+      const FactorId cut = cuts_[i] ? cuts_[i]->factor : kNoFactor;
+      const FactorRole needed = isTaken ? FactorRole::Experts : FactorRole::Tokens;
       if (place != nullptr && !(*place == rows) &&
-          !(place->kind == Place::Shard && letter == (isTaken ? kExpertLetter : kTokenLetter)))
+          !(place->kind == Place::Shard && hasRole(cut, needed)))
         return refuse(axis, "mixes routed rows with others");
-      if (isTaken && cuts_[i] && letter == kExpertLetter && cuts_[i]->sub != rows.outer)
+      if (isTaken && hasRole(cut, FactorRole::Experts) && cuts_[i]->sub != rows.outer)
         return refuse(axis, "takes rows that are routed to other experts");
-      bool needs = hasRows(row(i)) || row(i).countsRowsOf != kNoFactor ||
-                   (isTaken && hasLetter(row(i), kExpertLetter));
+      bool needs = hasRole(row(i), FactorRole::Rows) || row(i).countsRowsOf != kNoFactor ||
+                   (isTaken && hasRole(row(i), FactorRole::Experts));
       if (place == nullptr && needs)
         return refuse(axis, fmt::format("operand {} has rows or experts that are not routed", i));
     }
@@ -596,8 +598,8 @@ private:
 
   bool putRows(uint16_t axis, size_t r, const Place &rows) {
     const FactorValue &value = resultOf(probe_, factors_, r);
-    bool isOfExperts = hasLetter(value, kExpertLetter) && value.countsRowsOf == kNoFactor;
-    if (hasLetter(value, kTokenLetter)) {
+    bool isOfExperts = hasRole(value, FactorRole::Experts) && value.countsRowsOf == kNoFactor;
+    if (hasRole(value, FactorRole::Tokens)) {
       if (!cut_)
         return refuse(axis, "computes rows that are not routed");
       pending_.push_back({r, *shard_, *cut_});
@@ -608,7 +610,7 @@ private:
     } else {
       pending_.push_back({r,
                           {.axis = axis, .isSummed = isOfSamples(axis)},
-                          {factors_.find(kExpertLetter), rows.outer, nullptr}});
+                          {factorWith(FactorRole::Experts), rows.outer, nullptr}});
     }
     return true;
   }
@@ -660,7 +662,7 @@ private:
     }
   }
   DType typeBetween(size_t r) const {
-    const ValueType &type = typesOf(call_.kind, Epilogue::None).result(r);
+    const ValueType &type = typesOf(call_.kind).result(r);
     return type.numbers == ValueType::Exact ? type.dtype : call_.between;
   }
   static constexpr int64_t kPlaces = resultIndex<OpKind::BatchLoad>("more");

@@ -1,5 +1,5 @@
 // Computes which values of the model an op's results are, and their placements, from those of its
-// operands. Plain ops follow their FACTORS row, fused ops the plain ops that are their steps.
+// operands. Plain ops follow their factors, fused ops the plain ops that are their steps.
 #pragma once
 
 #include <algorithm>
@@ -55,12 +55,8 @@ inline bool contains(const std::vector<uint16_t> &axes, uint16_t axis) {
   return std::ranges::find(axes, axis) != axes.end();
 }
 
-/// Whether the dimension is one of rows of experts, by the letter that rows of Ops.def use.
-inline bool isOfRows(const OpFactors &factors, const FactorAtom &atom) {
-  if (atom.factor == kNoFactor)
-    return false;
-  char letter = factors.letters[static_cast<size_t>(atom.factor)];
-  return letter == 'n' || letter == 'r';
+inline bool hasRole(const OpFactors &factors, FactorId factor, FactorRole role) {
+  return factor != kNoFactor && factors.roles[static_cast<size_t>(factor)] == role;
 }
 
 /// What refusing returns: false, or an empty value. What follows from it does not matter, since the

@@ -1,4 +1,4 @@
-// Handles ops whose effect does not follow from a FACTORS row, such as loads, views and slices.
+// Handles ops whose effect does not follow from factors, such as loads, views and slices.
 #include <algorithm>
 #include <utility>
 
@@ -44,7 +44,7 @@ Values Walk::follow(const At &at) {
   checkCounts(at);
   checkBlocks(at);
   checkHyper(at);
-  if (at.op.epilogue != Epilogue::None)
+  if (opInfo(at.op).form)
     return followQuantize(at);
   const RuleOf rule = ruleOf(at.op);
   if (rule.takes == RuleOf::Step && !isSpecification_ &&
@@ -55,7 +55,7 @@ Values Walk::follow(const At &at) {
   return (this->*rule.rule)(at);
 }
 
-/// How the results of an op follow: for most ops from their FACTORS row.
+/// How the results of an op follow: for most ops from their factors.
 Walk::RuleOf Walk::ruleOf(const Op &op) {
   using enum OpKind;
 #define FOLLOW(rule, takes, ...)                                                                   \
@@ -92,8 +92,9 @@ TermId Walk::countsOf(TermId rows) {
     op.kind = of.op, op.attrs = of.attrs;
     const OpFactors &factors = factorsOf(of.op);
     const FactorValue &made = resultOf(op, factors, of.result);
-    auto row = std::ranges::find_if(
-        made.words(), [&](const FactorAtom &atom) { return isOfRows(factors, atom); });
+    auto row = std::ranges::find_if(made.words(), [&](const FactorAtom &atom) {
+      return hasRole(factors, atom.factor, FactorRole::Rows);
+    });
     if (row == made.words().end())
       return kNoTerm;
     size_t from = factors.boundBy(row->factor).value_or(of.operands.size());

@@ -5,27 +5,6 @@
 #include <iterator>
 
 namespace shardc::plan::spec {
-namespace {
-
-/// A bit for each of the op's operands with one of these names.
-consteval uint32_t operandBits(OpKind kind, std::string_view names) {
-  uint32_t bits = 0;
-  while (!names.empty())
-    bits |= 1u << positionOf(names::kOperands[static_cast<size_t>(kind)], takeUntil(names, ' '));
-  return bits;
-}
-
-} // namespace
-
-Linearity linearity(OpKind kind, size_t operand) {
-  auto has = [&](uint32_t bits) { return operand < 32 && (bits >> operand & 1u) != 0; };
-#define LINEAR(op, how, operands)                                                                  \
-  if (kind == OpKind::op && has(operandBits(OpKind::op, operands)))                                \
-    return Linearity::how;
-#include "runtime/verify/spec/Spec.def"
-  return Linearity::None;
-}
-
 int unusedOperand(OpKind kind, std::span<const Attr> attrs) {
   for (const Attr &attr : attrs)
 #define UNUSED(op, operand, attribute)                                                             \

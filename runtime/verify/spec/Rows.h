@@ -9,11 +9,6 @@
 
 namespace shardc::plan::spec {
 
-/// How an op maps partial sums to partial sums. Together: if all its linear operands are partial
-/// sums. Alone: if exactly one of them is.
-enum class Linearity : uint8_t { None, Together, Alone };
-/// Whether, and how, the op is linear in the operand (rows LINEAR).
-Linearity linearity(OpKind kind, size_t operand);
 /// The attributes that are part of the op's value.
 std::vector<Attr> meantAttrs(OpKind kind, std::span<const Attr> attrs);
 /// The index of the operand that the op does not use with these attributes (rows UNUSED); -1 if it

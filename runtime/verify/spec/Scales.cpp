@@ -2,6 +2,7 @@
 // and the way in which it is scaled. In the delayed recipe, a value is scaled by a slot of amaxes.
 // In all microbatches and ranks, it must be the value whose amax the slot records.
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include <fmt/format.h>
@@ -194,28 +195,25 @@ std::pair<State, State> Walk::quantised(const At &at, const State &x, const Stat
   return {copy, scale};
 }
 
-/// Computes the results that an op's epilogue reads, followed by the op's other results.
+/// Computes the results of the producer that the op quantises, followed by the others.
 Values Walk::followProducer(const At &at, size_t operands) {
-  const OpInfo &info = opInfo(at.op), &producer = opInfo(at.op.kind);
+  const OpInfo &info = opInfo(at.op), &producer = opInfo(info.form->producer);
   if (!takesOnes(at, operands))
     return {};
-  Call call = callOf(at, at.op.kind, operands);
+  Call call = callOf(at, info.form->producer, operands);
   call.results.clear();
   call.between = call.operands[0].type->dtype;
-  if (producer.needsEpilogue)
+  if (producer.isStep)
     return {madeAgain(at, call)};
-  const size_t count = countNames(producer.makes);
+  const auto count = static_cast<size_t>(std::popcount(producer.quantised));
   std::vector<size_t> positions; // of each result of the call in `made`
+  size_t quantised = 0;
   for (std::string_view names = producer.results; !names.empty();) {
     std::string_view name = takeUntil(names, ' ');
-    if (name.ends_with('?'))
-      name.remove_suffix(1);
-    int makes = positionOf(producer.makes, name), own = positionOf(info.results, name);
-    if (makes < 0 && own < 0)
-      break;
-    positions.push_back(static_cast<size_t>(makes >= 0 ? makes : own) + (makes >= 0 ? 0 : count));
-    call.results.push_back(makes >= 0 ? nullptr
-                                      : &typeOf(at, at.op.results[static_cast<size_t>(own)]));
+    int own = positionOf(info.results, name.substr(0, name.find('?')));
+    positions.push_back(own < 0 ? quantised++ : static_cast<size_t>(own) + count);
+    call.results.push_back(own < 0 ? nullptr
+                                   : &typeOf(at, at.op.results[static_cast<size_t>(own)]));
   }
   std::vector<State> states = computed(at, call);
   Values made(count + at.op.results.size());
@@ -229,7 +227,7 @@ Values Walk::followProducer(const At &at, size_t operands) {
 State Walk::madeAgain(const At &at, Call call) {
   Term of = terms_[terms_.bare(call.operands.back().state->term)];
   bool isNorm = of.kind == Term::Apply && opInfo(of.op).again &&
-                opInfo(of.op).again->by == at.op.kind && of.result > 0 &&
+                opInfo(of.op).again->by == call.kind && of.result > 0 &&
                 of.operands.size() + of.result == call.operands.size();
   if (!isNorm)
     return refuse(at, "does not take the statistics of a norm");
@@ -248,16 +246,16 @@ State Walk::madeAgain(const At &at, Call call) {
   return made[0];
 }
 
-/// Quantises the results of the producer or, without an epilogue, the operand.
+/// Quantises the results of the producer or, without one, the operand.
 Values Walk::followQuantize(const At &at) {
   const OpInfo &info = opInfo(at.op);
-  bool isFused = at.op.epilogue != Epilogue::None;
-  OpKind kind = isFused ? opOfEpilogue(at.op.epilogue) : at.op.kind;
+  OpKind kind = info.form ? info.form->quantizer : at.op.kind;
   bool isDelayed = kind == OpKind::QuantizeDelayed, isBlocks = kind == OpKind::QuantizeBlocks;
   size_t scaled = isBlocks || kind == OpKind::Amax ? 0 : isDelayed ? 2 : 1;
   size_t operands = at.op.operands.size() - scaled;
-  size_t count = isFused ? countNames(opInfo(at.op.kind).makes) : 1;
-  Values values = isFused ? followProducer(at, operands) : Values{operand(at, 0)};
+  const auto count =
+      static_cast<size_t>(info.form ? std::popcount(opInfo(info.form->producer).quantised) : 1);
+  Values values = info.form ? followProducer(at, operands) : Values{operand(at, 0)};
   values.resize(std::max(values.size(), count));
   for (size_t i = 0; i < count; ++i)
     if (!values[i].isOne() || values[i].state.isSum())

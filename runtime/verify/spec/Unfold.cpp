@@ -9,7 +9,7 @@ namespace shardc::plan::spec {
 
 std::vector<State> Compute::apply(const Call &call) {
   why_.clear();
-  const OpSteps *row = stepsOf({call.kind}, call.operands.size(), call.results.size());
+  const OpSteps *row = stepsOf(call.kind, call.operands.size(), call.results.size());
   return row ? unfold(*row, call) : applyPlain(call);
 }
 
@@ -52,7 +52,7 @@ std::vector<State> Compute::unfold(const OpSteps &row, const Call &call) {
       plain.group.clear();
     const OpSteps *more = step.kind == call.kind
                               ? nullptr
-                              : stepsOf({step.kind}, plain.operands.size(), plain.results.size());
+                              : stepsOf(step.kind, plain.operands.size(), plain.results.size());
     std::vector<State> made = more ? unfold(*more, plain) : applyPlain(plain);
     for (size_t r = 0; r < step.results.size(); ++r)
       values[step.results[r]] = std::move(made[r]);

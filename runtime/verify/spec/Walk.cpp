@@ -350,7 +350,7 @@ void Walk::noteForeign(const At &at, size_t result, TermId term) {
   if (text.empty()) {
     text = fmt::format("`%{}` is not a value of the model",
                        at.role.segment().values[at.op.results[result]].name);
-    bool hasOp = stepsOf({at.op.kind}, at.op.operands.size(), at.op.results.size()) != nullptr;
+    bool hasOp = stepsOf(at.op.kind, at.op.operands.size(), at.op.results.size()) != nullptr;
     for (TermId id = 0; id < terms_.count(); ++id)
       hasOp |= terms_.isOfModel(id) && terms_[id].op == at.op.kind;
     if (!hasOp)

@@ -186,7 +186,7 @@ std::unique_ptr<Prepared> prepare(const Sample &sample) {
 }
 
 const kernels::Kernel &kernelOf(const Sample &sample) {
-  return *kernels::findHostKernel(opInfo(sample.kind, sample.epilogue).name);
+  return *kernels::findHostKernel(opInfo(sample.kind).name);
 }
 
 } // namespace
@@ -194,7 +194,6 @@ const kernels::Kernel &kernelOf(const Sample &sample) {
 Op Sample::op() const {
   Op op;
   op.kind = kind;
-  op.epilogue = epilogue;
 #define ATTR_BOOL(field, default_, doc)                                                            \
   if (attrs.field != default_ && opInfo(op).attrs.has(AttrKey::field))                             \
     op.set(AttrKey::field, static_cast<int64_t>(attrs.field));
@@ -231,14 +230,14 @@ std::vector<Array> Sample::run() const {
   return std::move(run->results);
 }
 
-std::optional<Sample> makeSample(OpForm form, std::string_view caseName, uint64_t seed,
+std::optional<Sample> makeSample(OpKind kind, std::string_view caseName, uint64_t seed,
                                  bool hasBlocks, DType dtype) {
-  std::unique_ptr<kernels::bench::Case> from = kernels::bench::makeCase(
-      caseName, dtype, hasBlocks ? kModelOfBlocks : randomModel(seed));
+  std::unique_ptr<kernels::bench::Case> from =
+      kernels::bench::makeCase(caseName, dtype, hasBlocks ? kModelOfBlocks : randomModel(seed));
   if (!from)
     return std::nullopt;
   Sample sample;
-  sample.kind = form.kind, sample.epilogue = form.epilogue;
+  sample.kind = kind;
   sample.attrs = from->call.attrs;
   sample.index = from->call.index, sample.members = from->call.groupSize;
   sample.isList = !from->list.empty();
@@ -256,7 +255,7 @@ std::optional<Sample> makeSample(OpForm form, std::string_view caseName, uint64_
     sample.inPlace.push_back(operand);
   }
   // The length of an amax history is not an extent of the model, so it is shortened.
-  if (form.kind == OpKind::AmaxUpdate)
+  if (kind == OpKind::AmaxUpdate)
     shorten(sample);
   for (size_t i = 0; i < sample.operands.size(); ++i)
     makeDifferent(sample.operands[i], seed + i);

@@ -34,7 +34,6 @@ struct Along {
 /// One call of an op's kernel on the host.
 struct Sample {
   OpKind kind = OpKind::Add;
-  Epilogue epilogue = Epilogue::None;
   kernels::Attrs attrs;
   std::vector<Array> operands, results; ///< results have the types; their content is not used
   bool isList = false;
@@ -44,7 +43,7 @@ struct Sample {
   int64_t index = 0, members = 1;
   const OpFactors *otherRow = nullptr; ///< in place of the row of the op table
 
-  const OpFactors &factors() const { return otherRow ? *otherRow : factorsOf(kind, epilogue); }
+  const OpFactors &factors() const { return otherRow ? *otherRow : factorsOf(kind); }
   const FactorValue &operandRow(size_t i) const { return operandOf(op(), factors(), i); }
   const FactorValue &resultRow(size_t i) const { return resultOf(op(), factors(), i); }
   /// The op with its attributes, without values.
@@ -58,7 +57,7 @@ struct Sample {
 /// A call with random numbers and random small extents. Several forms of one op have their own case
 /// names. If `hasBlocks`, extents have two blocks of scales. Empty if kernels/bench has no such
 /// case.
-std::optional<Sample> makeSample(OpForm form, std::string_view caseName, uint64_t seed,
+std::optional<Sample> makeSample(OpKind kind, std::string_view caseName, uint64_t seed,
                                  bool hasBlocks, DType dtype = DType::F32);
 
 /// The positions of a value's elements along a factor.

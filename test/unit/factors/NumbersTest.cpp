@@ -17,10 +17,10 @@ constexpr uint64_t kSeeds = 3;
 constexpr int64_t kEachSlice = INT64_MAX;
 constexpr int64_t kSlicesOfBlocks = 3; ///< enough to change both blocks
 
-bool executes(const OpForm &form) {
-  if (form.epilogue == Epilogue::None && opInfo(form.kind).needsEpilogue)
+bool executes(OpKind op) {
+  if (opInfo(op).isStep)
     return false;
-  OpTraits traits = opInfo(form.kind, form.epilogue).traits;
+  OpTraits traits = opInfo(op).traits;
   return traits == OpTraits::None || traits == OpTraits::Pure;
 }
 
@@ -34,14 +34,14 @@ bool isUnread(OpKind kind, size_t operand) {
          (kind == OpKind::PreferenceLoss && operand == 1);
 }
 
-/// One case: an op with an epilogue, or without one. An op has further cases if its row means
+/// One case of an op. An op has further cases if its row means
 /// something else for other attributes or operands.
 struct Form {
-  OpForm op;
+  OpKind op;
   std::string name; ///< the op's name, with a suffix for special forms
 };
 
-const OpInfo &infoOf(const Form &form) { return opInfo(form.op.kind, form.op.epilogue); }
+const OpInfo &infoOf(const Form &form) { return opInfo(form.op); }
 
 /// Suffix of the name of an op that can leave out rows. Here it has no counts, so it computes all
 /// rows.
@@ -57,19 +57,19 @@ bool mayLeaveOutRows(const OpFactors &factors) {
 
 std::vector<Form> forms() {
   std::vector<Form> forms;
-  for (const OpForm &op : allOpForms())
-    if (executes(op))
-      forms.push_back({op, std::string(opInfo(op.kind, op.epilogue).name)});
-  forms.push_back({{OpKind::QuantizeBlocks}, "quantize_blocks, transposed"});
-  forms.push_back({{OpKind::GroupedMatMul}, "grouped_matmul, delayed"});
-  forms.push_back({{OpKind::GroupedMatMulBwd}, "grouped_matmul_bwd, delayed"});
-  forms.push_back({{OpKind::MatMul}, "matmul, plain"});
-  forms.push_back({{OpKind::MatMul}, "matmul, first transposed"});
-  forms.push_back({{OpKind::Quantize}, "quantize, transposed"});
-  forms.push_back({{OpKind::MergeSlices}, "merge_slices, inverse"});
-  for (const OpForm &op : allOpForms())
-    if (executes(op) && mayLeaveOutRows(factorsOf(op.kind, op.epilogue)))
-      forms.push_back({op, std::string(opInfo(op.kind, op.epilogue).name).append(kAllRows)});
+  for (size_t k = 0; k < kOpCount; ++k)
+    if (executes(static_cast<OpKind>(k)))
+      forms.push_back({static_cast<OpKind>(k), std::string(kOpInfos[k].name)});
+  forms.push_back({OpKind::QuantizeBlocks, "quantize_blocks, transposed"});
+  forms.push_back({OpKind::GroupedMatMul, "grouped_matmul, delayed"});
+  forms.push_back({OpKind::GroupedMatMulBwd, "grouped_matmul_bwd, delayed"});
+  forms.push_back({OpKind::MatMul, "matmul, plain"});
+  forms.push_back({OpKind::MatMul, "matmul, first transposed"});
+  forms.push_back({OpKind::Quantize, "quantize, transposed"});
+  forms.push_back({OpKind::MergeSlices, "merge_slices, inverse"});
+  for (size_t k = 0; k < kOpCount; ++k)
+    if (auto op = static_cast<OpKind>(k); executes(op) && mayLeaveOutRows(factorsOf(op)))
+      forms.push_back({op, std::string(opInfo(op).name).append(kAllRows)});
   return forms;
 }
 
@@ -87,7 +87,7 @@ Sample sampleOf(const Form &form, uint64_t seed, bool hasBlocks = false) {
     return {};
   }
   Sample sample = std::move(*made);
-  if (form.op.kind == OpKind::Dropout || infoOf(form).work.cost == CostClass::Attention)
+  if (form.op == OpKind::Dropout || infoOf(form).work.cost == CostClass::Attention)
     sample.attrs.p = 0.4;
   if (infoOf(form).work.cost == CostClass::Attention) {
     sample.attrs.reset_mask = true;
@@ -134,7 +134,7 @@ public:
       if (!sample_.isList && isFreeToCut(f))
         cut(f);
     }
-    if (opInfo(sample_.kind, sample_.epilogue).takesIndex())
+    if (opInfo(sample_.kind).takesIndex())
       cutShares();
     for (size_t i = 0; i < sample_.operands.size() && !sample_.isList; ++i)
       if (row(i).form == FactorValue::Dims && hasFactor(row(i))) {
@@ -147,7 +147,7 @@ private:
   const FactorValue &row(size_t operand) const { return sample_.operandRow(operand); }
   const FactorValue &resultRow(size_t result) const { return sample_.resultRow(result); }
   std::string letter(FactorId f) const {
-    return name_ + ", factor " + factors_.letters[static_cast<size_t>(f)];
+    return name_ + ", factor " + std::string(factors_.names[static_cast<size_t>(f)]);
   }
   static bool hasFactor(const FactorValue &value) {
     for (const FactorAtom &atom : value.words())
@@ -302,7 +302,7 @@ private:
   }
 
   bool isToldPlaces(FactorId f) const {
-    std::string_view names = opInfo(sample_.kind, sample_.epilogue).operands;
+    std::string_view names = opInfo(sample_.kind).operands;
     for (size_t i = 0; i < factors_.operandCount; ++i) {
       size_t end = std::min(names.find(' '), names.size());
       if (names.substr(0, end) == "positions?" && factors_.operand(i).has(f))
@@ -481,26 +481,49 @@ struct WrongRow {
   const char *text;
 };
 constexpr WrongRow kWrongRows[] = {
-    {OpKind::Gelu, "r c! -> r c"},                 // columns are independent
-    {OpKind::RmsNorm, "r c, c -> r c, r"},         // needs a mean over columns
-    {OpKind::Add, "r c, r! c -> r c"},             // rows are independent
-    {OpKind::ReduceRows, "r! c -> c"},             // a sum over rows, hence not needed whole
-    {OpKind::Amax, "m -> 1"},                      // the largest element, not a sum
-    {OpKind::SwiGlu, "r (f 2) -> r f"},            // two blocks, not pairs
-    {OpKind::CrossEntropy, "r v, r>v, r -> r, r"}, // each row needs all of its logits
-    {OpKind::SplitColumns, "r b+a -> r a, r b"},   // a comes first
-    {OpKind::ScaleRows, "r c!, r 1 -> r c"},       // columns are independent
-    {OpKind::EmbeddingBwd, "r! c, r>v -> v@ c"},   // a sum over rows, hence not needed whole
-    {OpKind::Rope, "b s# h d, b s -> b s h d"},    // channels rotate in pairs
-    {OpKind::SplitQkv, "b s (n+2 g d) -> b s (g n%) d, b s g d, b s g d; g=num_groups d=head_dim"},
+    {OpKind::Gelu, "rows channels! -> rows channels"}, // columns are independent
+    {OpKind::RmsNorm,
+     "rows channels, channels -> rows channels, rows"},              // needs a mean over columns
+    {OpKind::Add, "rows channels, rows! channels -> rows channels"}, // rows are independent
+    {OpKind::ReduceRows, "rows! channels -> channels"}, // a sum over rows, hence not needed whole
+    {OpKind::Amax, "elements -> 1"},                    // the largest element, not a sum
+    {OpKind::SwiGlu, "rows (ffn 2) -> rows ffn"},       // two blocks, not pairs
+    {OpKind::CrossEntropy,
+     "rows vocabulary, rows>vocabulary, rows -> rows, rows"}, // each row needs all of its logits
+    {OpKind::SplitColumns, "rows second+first -> rows first, rows second"}, // a comes first
+    {OpKind::ScaleRows, "rows channels!, rows 1 -> rows channels"}, // columns are independent
+    // a sum over rows, hence not needed whole
+    {OpKind::EmbeddingBwd, "rows! channels, rows>vocabulary -> vocabulary@ channels"},
+    // channels rotate in pairs
+    {OpKind::Rope,
+     "samples positions# heads head, samples positions -> samples positions heads head"},
+    {OpKind::SplitQkv,
+     "samples positions (heads+2 groups head) -> samples positions (groups heads%) head, samples "
+     "positions groups head, samples positions groups head; groups=num_groups head=head_dim"},
 };
+
+/// The signature of the op with other dimensions.
+std::string signatureWith(OpKind kind, std::string_view dims) {
+  std::string text;
+  std::string_view values = takeUntil(dims, ';');
+  for (bool areResults : {false, true}) {
+    std::string_view names = areResults ? opInfo(kind).results : opInfo(kind).operands;
+    std::string_view side = valuesOf(values, areResults);
+    for (text += areResults ? " -> " : ""; !names.empty();) {
+      text += std::string(takeUntil(names, ' ')) + ": any[";
+      text += std::string(takeUntil(side, ',')) + (names.empty() ? "]" : "], ");
+    }
+  }
+  return text + ';' + std::string(dims);
+}
 
 /// This test finds wrong rows: with one mark too many or too few, or with factors in another order.
 TEST(Numbers, WrongRowsAreFound) {
   for (const WrongRow &wrong : kWrongRows) {
-    std::optional<OpFactors> row = parseFactors(wrong.kind, wrong.text);
+    const std::string signature = signatureWith(wrong.kind, wrong.text);
+    std::optional<OpFactors> row = parseFactors(signature);
     ASSERT_TRUE(row) << wrong.text;
-    Form form{{wrong.kind}, std::string(opInfo(wrong.kind).name)};
+    Form form{wrong.kind, std::string(opInfo(wrong.kind).name)};
     testing::TestPartResultArray failures;
     {
       testing::ScopedFakeTestPartResultReporter taken(
@@ -515,8 +538,8 @@ TEST(Numbers, WrongRowsAreFound) {
   }
 }
 
-bool hasBlocks(const OpForm &op) {
-  for (const FactorValue &value : factorsOf(op.kind, op.epilogue).results()) {
+bool hasBlocks(OpKind op) {
+  for (const FactorValue &value : factorsOf(op).results()) {
     if (value.form == FactorValue::Scales)
       return true;
     for (const FactorAtom &atom : value.words())
@@ -534,13 +557,13 @@ TEST(Numbers, FactorsOfScaledBlocksAreCutBetweenBlocks) {
 
 /// Results of parts of a list are joined or summed to the result of the list.
 TEST(Numbers, ListsAreJoinedOrSummed) {
-  Sample join = sampleOf({{OpKind::Join}, "join"}, 1);
+  Sample join = sampleOf({OpKind::Join, "join"}, 1);
   std::vector<std::byte> parts;
   for (const Array &array : join.operands)
     parts.insert(parts.end(), array.bytes.begin(), array.bytes.end());
   EXPECT_TRUE(join.run()[0].bytes == parts);
 
-  Sample sum = sampleOf({{OpKind::SumSquares}, "sum_squares"}, 1);
+  Sample sum = sampleOf({OpKind::SumSquares, "sum_squares"}, 1);
   double total = 0;
   for (size_t i = 0; i < sum.operands.size(); ++i) {
     Sample one = sum;

@@ -58,14 +58,14 @@ INSTANTIATE_TEST_SUITE_P(
             {"%h = all_to_all %y channel ring : f32[4,4]",
              "%v = view %y : f32[15] activations at work 368\n    %w15 = all_to_all %v channel "
              "ring : f32[15] activations at work 432\n    %h = gelu %y : f32[4,4]"},
-            "'all_to_all' needs (p m) of a size that fits in operand 'x'"},
+            "'all_to_all' needs (members elements) of a size that fits in operand 'x'"},
         WrongEdit{
             "otherElements",
             Rule::Shape,
             {"%h = all_to_all %y channel ring : f32[4,4]",
              "%v = all_to_all %y channel ring : f32[4,2] activations at work 432\n    %h = gelu "
              "%y : f32[4,4]"},
-            "'all_to_all' needs (p m) = 16 in result 'y'"},
+            "'all_to_all' needs (members elements) = 16 in result 'y'"},
         WrongEdit{
             "shiftOfOtherType",
             Rule::Shape,

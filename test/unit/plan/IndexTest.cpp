@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
             "lossesOfOtherRows",
             Rule::Shape,
             {"= all_gather %s channel rows : f32[6,4]", "= all_gather %s channel rows : f32[12,2]"},
-            "'vocab_loss' needs r = 2 in operand 'mask'"}),
+            "'vocab_loss' needs rows = 2 in operand 'mask'"}),
     [](const auto &info) { return info.param.name; });
 
 } // namespace

@@ -57,7 +57,7 @@ const Case kCases[] = {
        for (const char *name : {"h", "h1"})
          delayed(p).values[named(delayed(p), name)].type.shape[1] = 2;
      },
-     "'amax.update' needs a = 2 in operand 'seen'"},
+     "'amax.update' needs tensors = 2 in operand 'seen'"},
     {"noInterval", Rule::Attribute,
      [](Plan &p) { delayed(p).ops[3].set(AttrKey::interval, int64_t{0}); },
      "attribute 'interval' is 0; it takes 1 to"},
@@ -68,7 +68,7 @@ const Case kCases[] = {
      [](Plan &p) { first(p).values[named(first(p), "q")].type.dtype = DType::F8E5M2; },
      "needs the element type of 'q' in result 't'"},
     {"notTransposed", Rule::Shape, [](Plan &p) { second(p).ops[1].attrs.clear(); },
-     "by its factors 'r c, a! -> transposed:r c, =1, c r'"},
+     "by its factors 'rows channels, tensors -> rows channels, 1, channels rows'"},
     {"largestOfNumbersOf8Bits", Rule::Shape,
      [](Plan &p) { second(p).ops[0].operands[0] = named(second(p), "xt"); },
      "'amax' needs floating point of 16 bits or more in operand 'x'"},
@@ -83,7 +83,7 @@ const Case kCases[] = {
        Type &type = blocks(p).values[named(blocks(p), "yt")].type;
        std::swap(type.shape[0], type.shape[1]);
      },
-     "needs f = 128 in result 'yt'"},
+     "needs ffn = 128 in result 'yt'"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Plans, Quantized, testing::ValuesIn(kCases),

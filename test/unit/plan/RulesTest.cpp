@@ -87,12 +87,12 @@ const std::vector<Case> &typeCases() {
        [](Plan &p) {
          micro(p).values[micro(p).ops[7].operands[1]].type = Type::of(DType::F32, {4, 8});
        },
-       "'matmul' needs k = 8 in operand 'b' by its factors"},
+       "'matmul' needs depth = 8 in operand 'b' by its factors"},
       {"gatherTooLong", Rule::Shape, "fsdp",
        [](Plan &p) {
          micro(p).values[micro(p).ops[1].results[0]].type = Type::of(DType::F32, {128});
        },
-       "'all_gather' needs (p m) = 64 in result 'full' by its factors"},
+       "'all_gather' needs (members elements) = 64 in result 'full' by its factors"},
       {"viewBeyondItsOperand", Rule::Shape, "fsdp",
        [](Plan &p) { micro(p).ops[3].set(AttrKey::offset, int64_t{8}); },
        "'view' takes 64 elements from 8"},

@@ -35,6 +35,14 @@ double micros(const Measured &row, int64_t wholeBytes) {
 
 int64_t bytesOf(const Measured &row) { return static_cast<int64_t>(row.wholeMiB * kMiB); }
 
+/// Rates are of ops that memory limits. Build and predictions do not read others.
+TEST(Rates, AreOfOpsThatMemoryLimits) {
+#define MEMORY(op, gbs)                                                                            \
+  EXPECT_EQ(plan::opInfo(plan::OpKind::op).work.cost, plan::CostClass::Memory) << #op;
+#define ASSUMED(op, gbs) MEMORY(op, gbs)
+#include "compiler/predict/KernelTable.def"
+}
+
 TEST(Transfers, TakeWhatWasMeasured) {
   for (const Measured &row : kMeasured)
     EXPECT_NEAR(micros(row, bytesOf(row)), row.us, 1e-6)

@@ -1,4 +1,4 @@
-// Compares the rows of Steps.def with what kernels compute: runs a fused op and the plain ops of
+// Compares the steps of Ops.def with what kernels compute: runs a fused op and the plain ops of
 // its row on the same random operands, and compares the bytes of their results. If the op has a
 // kernel of its own, the test fails for a wrong row, and for one that does not say where the op
 // rounds. Other ops run by their rows, so the test shows that the host runs steps as this file
@@ -31,7 +31,7 @@ Array resultOf(const Sample &step, size_t r, const FactorExtents &extents, DType
   const FactorValue &row = step.factors().result(r);
   const auto shape = extents.shapeOf(row);
   array.shape.assign(shape.begin(), shape.begin() + row.dimCount);
-  const ValueType &type = typesOf(step.kind, Epilogue::None).result(r);
+  const ValueType &type = typesOf(step.kind).result(r);
   array.dtype = type.numbers == ValueType::Exact ? type.dtype : between;
   if (type.like >= 0 && type.isLikeOperand)
     array.dtype = step.operands[static_cast<size_t>(type.like)].dtype;
@@ -92,7 +92,7 @@ std::vector<Array> unfold(const OpSteps &entry, const Sample &fused) {
     step.kind = row.kind;
     for (int k = 0; k < kAttrCount; ++k)
       if (auto key = static_cast<AttrKey>(k);
-          opInfo(row.kind).attrs.has(key) && opInfo(entry.form.kind).attrs.has(key))
+          opInfo(row.kind).attrs.has(key) && opInfo(entry.kind).attrs.has(key))
         setAttr(step.attrs, key, attrOf(fused.attrs, key));
     for (const OpStep::Set &each : row.set) {
       if (attrInfo(each.key).type != AttrInfo::Bool)
@@ -104,7 +104,7 @@ std::vector<Array> unfold(const OpSteps &entry, const Sample &fused) {
         step.operands.push_back(values[value]);
     FactorExtents extents = step.extents();
     for (size_t r = 0; r < row.results.size(); ++r) {
-      bool isWide = (entry.wide >> row.results[r] & 1u) != 0;
+      bool isWide = entry.isWide(row.results[r]);
       Array result = resultOf(step, r, extents, isWide ? DType::F32 : data);
       for (size_t of = 0; of < fused.results.size(); ++of)
         if (entry.results[of] == row.results[r])
@@ -118,8 +118,7 @@ std::vector<Array> unfold(const OpSteps &entry, const Sample &fused) {
       step.inPlace.push_back(-1);
     }
     if (const char *reason = step.refusal()) {
-      ADD_FAILURE() << opInfo(entry.form.kind).name << ", " << opInfo(row.kind).name << ": "
-                    << reason;
+      ADD_FAILURE() << opInfo(entry.kind).name << ", " << opInfo(row.kind).name << ": " << reason;
       return {};
     }
     std::vector<Array> made = step.run();
@@ -136,7 +135,7 @@ void compare(const OpSteps &entry, const Sample &fused) {
   std::vector<Array> whole = fused.run(), parts = unfold(entry, fused);
   for (size_t r = 0; r < parts.size(); ++r)
     EXPECT_TRUE(whole[r].bytes == parts[r].bytes)
-        << opInfo(entry.form.kind).name << ", result " << r << " of a row, "
+        << opInfo(entry.kind).name << ", result " << r << " of a row, "
         << dtypeName(fused.operands[0].dtype);
 }
 
@@ -144,7 +143,7 @@ void compare(const OpSteps &entry, const Sample &fused) {
 /// needs.
 std::optional<Sample> sampleOf(const OpSteps &entry, uint64_t seed, DType dtype = DType::F32) {
   std::optional<Sample> sample =
-      factors::makeSample({entry.form.kind}, opInfo(entry.form.kind).name, seed, false, dtype);
+      factors::makeSample(entry.kind, opInfo(entry.kind).name, seed, false, dtype);
   if (!sample)
     return std::nullopt;
   while (sample->operands.size() > entry.operandsMax)
@@ -162,14 +161,14 @@ TEST(Lemmas, RowsSayWhatKernelsCompute) {
   std::set<std::string_view> untried;
   size_t tried = 0;
   for (const OpSteps &entry : allSteps()) {
-    if (entry.form.epilogue != Epilogue::None) // test/kernels/StepsTest.cpp
+    if (opInfo(entry.kind).form) // test/kernels/StepsTest.cpp
       continue;
     for (DType dtype : {DType::F32, DType::BF16, DType::F16})
-      for (uint64_t seed = 1; seed <= kSeeds && !opInfo(entry.form.kind).needsEpilogue; ++seed)
+      for (uint64_t seed = 1; seed <= kSeeds; ++seed)
         if (std::optional<Sample> sample = sampleOf(entry, seed, dtype))
           compare(entry, *sample), ++tried;
         else
-          untried.insert(opInfo(entry.form.kind).name);
+          untried.insert(opInfo(entry.kind).name);
   }
   EXPECT_TRUE(untried.empty()) << *untried.begin();
   EXPECT_GE(tried, kSeeds * 20 * 3);
@@ -192,7 +191,7 @@ constexpr WrongRow kWrongRows[] = {
 /// This test finds wrong rows.
 TEST(Lemmas, WrongRowsAreFound) {
   for (const WrongRow &wrong : kWrongRows) {
-    std::optional<OpSteps> row = parseSteps({wrong.kind}, wrong.values, wrong.steps);
+    std::optional<OpSteps> row = parseSteps(wrong.kind, wrong.values, wrong.steps);
     ASSERT_TRUE(row) << wrong.steps;
     testing::TestPartResultArray failures;
     {
@@ -209,11 +208,11 @@ TEST(Lemmas, WrongRowsAreFound) {
 }
 
 TEST(Lemmas, MalformedRowsAreRefused) {
-  EXPECT_FALSE(parseSteps({OpKind::Add}, "a b", "c = add a b"));
-  EXPECT_FALSE(parseSteps({OpKind::Add}, "a b -> c", "c = adds a b"));
-  EXPECT_FALSE(parseSteps({OpKind::Add}, "a b -> c", "c = add a d"));
-  EXPECT_FALSE(parseSteps({OpKind::Add}, "a b -> c", "d = add a b"));
-  EXPECT_FALSE(parseSteps({OpKind::Add}, "a b -> c", "c = add{no_attribute} a b"));
+  EXPECT_FALSE(parseSteps(OpKind::Add, "a b", "c = add a b"));
+  EXPECT_FALSE(parseSteps(OpKind::Add, "a b -> c", "c = adds a b"));
+  EXPECT_FALSE(parseSteps(OpKind::Add, "a b -> c", "c = add a d"));
+  EXPECT_FALSE(parseSteps(OpKind::Add, "a b -> c", "d = add a b"));
+  EXPECT_FALSE(parseSteps(OpKind::Add, "a b -> c", "c = add{no_attribute} a b"));
 }
 
 /// If all operands in which an op is linear triple, its result triples.
@@ -222,19 +221,19 @@ TEST(Linear, RowsSayWhatKernelsCompute) {
   for (int k = 0; k < kOpCount; ++k) {
     auto kind = static_cast<OpKind>(k);
     for (size_t i = 0; i < kOperandsOfOpMax; ++i) {
-      if (linearity(kind, i) == Linearity::None)
+      if (opInfo(kind).linearityOf(i) == Linearity::None)
         continue;
       std::optional<Sample> sample = factors::makeSample(
-          {kind}, kind == OpKind::MatMul ? "matmul" : opInfo(kind).name, 1, false);
+          kind, kind == OpKind::MatMul ? "matmul" : opInfo(kind).name, 1, false);
       ASSERT_TRUE(sample) << opInfo(kind).name;
       if (i >= sample->operands.size())
         continue;
       if (kind == OpKind::MatMul)
         sample->operands.resize(2);
       std::vector<size_t> together = {i};
-      if (linearity(kind, i) == Linearity::Together)
+      if (opInfo(kind).linearityOf(i) == Linearity::Together)
         for (size_t other = 0; other < sample->operands.size(); ++other)
-          if (other != i && linearity(kind, other) == Linearity::Together)
+          if (other != i && opInfo(kind).linearityOf(other) == Linearity::Together)
             together.push_back(other);
       std::vector<Array> whole = sample->run();
       for (size_t operand : together)
@@ -272,7 +271,7 @@ TEST(Unused, RowsSayWhatKernelsCompute) {
   {                                                                                                \
     constexpr size_t kAt = operandIndex<OpKind::op>(#operand);                                     \
     std::optional<Sample> sample =                                                                 \
-        factors::makeSample({OpKind::op}, opInfo(OpKind::op).name, 1, false);                      \
+        factors::makeSample(OpKind::op, opInfo(OpKind::op).name, 1, false);                        \
     ASSERT_TRUE(sample);                                                                           \
     sample->attrs.attribute = false;                                                               \
     EXPECT_GT(differences(*sample, kAt), 0u) << #op;                                               \

@@ -104,7 +104,7 @@ void setEveryAttribute(const Plan &plan, int64_t stride, AttributeTally &tally) 
       }
 }
 
-Plan planOfOne(OpForm form) {
+Plan planOfOne(OpKind kind) {
   Result<Plan> read = parse("shardc.plan 2 logical \"one\"\nmesh { dp = 2 }\ngroups { dp = [dp] }\n"
                             "data dp\nunit a\nblock a unit a numel 256 shard 128 over dp\n"
                             "param \"a\" : f32[16,16] block a at 0 init zeros\n"
@@ -115,8 +115,8 @@ Plan planOfOne(OpForm form) {
   SHARDC_CHECK(read.isOk(), "{}", read.isOk() ? "" : read.status().message());
   Plan plan = std::move(*read);
   Segment &segment = plan.roles[0].segments[0];
-  const OpInfo &info = opInfo(form.kind, form.epilogue);
-  Op op{.kind = form.kind, .epilogue = form.epilogue};
+  const OpInfo &info = opInfo(kind);
+  Op op{.kind = kind};
   op.group = info.collective || info.takesIndex() ? 0 : -1;
   op.operands.assign(info.operandsMax == kAnyNumber ? info.operandsMin + 1u : info.operandsMax, 0);
   for (AttrKey needed : attrKeys(info.needed))

@@ -25,6 +25,6 @@ void setEveryAttribute(const Plan &plan, int64_t stride, AttributeTally &tally);
 
 /// A logical plan with one op of this form, which has the attributes that it needs, and an op that
 /// fills its operands.
-Plan planOfOne(OpForm form);
+Plan planOfOne(OpKind kind);
 
 } // namespace shardc::plan::oracle

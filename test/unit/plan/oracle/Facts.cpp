@@ -13,8 +13,6 @@ Facts factsOf(OpKind kind) {
 }
 
 Facts factsOf(const Op &op) {
-  if (op.epilogue != Epilogue::None)
-    return {};
   Facts facts = factsOf(op.kind);
   if (facts.experts && op.operands.size() > static_cast<size_t>(facts.experts))
     facts.hasOwnPart = true; // the op reads the amaxes of all members' rows

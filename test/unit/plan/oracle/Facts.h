@@ -36,7 +36,7 @@ struct Facts {
   bool hasOwnPart = false; ///< computes the part that belongs to its index in a group
   int8_t experts = 0; ///< 0, or number of operands of an expert product without delayed scaling
 };
-/// Facts of an op without an epilogue.
+/// Facts of an op without operands.
 Facts factsOf(OpKind kind);
 Facts factsOf(const Op &op);
 

@@ -217,7 +217,7 @@ public:
     for (Role &role : plan_.roles)
       for (Segment &segment : role.segments)
         for (Op &op : segment.ops)
-          if (isAlone(op, from))
+          if (op.kind == from)
             all.push_back(&op);
     if (all.empty())
       return {};
