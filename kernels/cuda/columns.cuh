@@ -46,10 +46,10 @@ inline dim3 sumGrid(const Tensor &x) {
 }
 
 /// Workspace of a gradient that sums the rows of operand 1 in sumGrid().
-struct SumBuffers {
+struct RowSumBuffers {
   float *partials;
 
-  SumBuffers(const Call &call, Scratch &scratch) {
+  RowSumBuffers(const Call &call, Scratch &scratch) {
     const Tensor &x = call.in[1];
     partials = scratch.take<float>(int64_t{sumGrid(x).y} * x.cols());
   }

@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kSumWarps *kWarp)
 /// of each row.
 void runRmsNormPartBwd(const Call &call) {
   Scratch scratch(call);
-  SumBuffers buffers(call, scratch);
+  RowSumBuffers buffers(call, scratch);
   const Tensor &dy = call.in[0], &x = call.in[1], &w = call.in[2], &dx = call.out[0];
   Backward p = {dataOf(dy), dataOf(x), dataOf(w), dataOf(dx)};
   p.squares = static_cast<const float *>(call.in[3].data);
@@ -153,6 +153,6 @@ void runRmsNormPartBwd(const Call &call) {
 const Kernel kDotRows = {"dot_rows_cuda", runDotRows, acceptsAs<&host::kDotRows>};
 const Kernel kRmsNormPart = {"rmsnorm_part_cuda", runRmsNormPart, acceptsAs<&host::kRmsNormPart>};
 const Kernel kRmsNormPartBwd = {"rmsnorm_part_bwd_cuda", runRmsNormPartBwd,
-                                acceptsAs<&host::kRmsNormPartBwd>, workspaceOf<SumBuffers>};
+                                acceptsAs<&host::kRmsNormPartBwd>, workspaceOf<RowSumBuffers>};
 
 } // namespace shardc::kernels::cuda

@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kSumWarps *kWarp)
 
 void runScaleBwd(const Call &call) {
   Scratch scratch(call);
-  SumBuffers buffers(call, scratch);
+  RowSumBuffers buffers(call, scratch);
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   Backward p = {dataOf(dy),       dataOf(x), dataOf(dx), scalesOf(call, 2),
                 buffers.partials, x.rows(),  x.cols()};
@@ -181,6 +181,6 @@ const Kernel kAdapterSquares = {"adapter_squares_cuda", runSquares,
                                 acceptsAs<&host::kAdapterSquares>};
 const Kernel kScaleColumns = {"scale_columns_cuda", runScale, acceptsAs<&host::kScaleColumns>};
 const Kernel kScaleColumnsBwd = {"scale_columns_bwd_cuda", runScaleBwd,
-                                 acceptsAs<&host::kScaleColumnsBwd>, workspaceOf<SumBuffers>};
+                                 acceptsAs<&host::kScaleColumnsBwd>, workspaceOf<RowSumBuffers>};
 
 } // namespace shardc::kernels::cuda
