@@ -88,7 +88,8 @@ private:
         learned ? d_.maxPositions : 0,
         config_.getFloatOr(Opt::ModelEmbeddingInitMethodStd, std_),
         config_.getFloatOr(Opt::ModelEmbeddingDropout, config_.getFloat(Opt::ModelHiddenDropout)),
-        config_.isOn(Opt::ModelScaleEmbeddings) ? embeddingScale() : 1};
+        (config_.isOn(Opt::ModelScaleEmbeddings) ? embeddingScale() : 1) *
+            config_.getFloat(Opt::ModelEmbeddingMultiplier)};
   }
 
   /// The scale of embeddings. Like in transformers, it is rounded to the type of activations.
@@ -99,8 +100,13 @@ private:
   model::HeadSettings head() const {
     // Megatron's softmax also includes the padding rows of the vocabulary.
     int64_t valid = config_.isOn(Opt::ModelMaskPaddedVocab) ? d_.vocab : d_.paddedVocab;
-    return {d_.paddedVocab, d_.hidden, valid,
-            d_.tied,        std_,      config_.getFloatOr(Opt::ModelFinalLogitSoftcapping, 0),
+    return {d_.paddedVocab,
+            d_.hidden,
+            valid,
+            d_.tied,
+            std_,
+            config_.getFloatOr(Opt::ModelFinalLogitSoftcapping, 0),
+            config_.getFloat(Opt::ModelLogitsMultiplier),
             pairs()};
   }
 
@@ -240,8 +246,9 @@ private:
       addPostNorm(attention, "post_self_attn_layernorm.", "attn.normed", "attn.drop");
     if (config_.isOn(Opt::ModelPostMlpLayernorm))
       addPostNorm(mlp, "post_mlp_layernorm.", "mlp.normed", "mlp.drop");
-    layer.push_back(std::make_unique<model::Residual>(std::move(attention), "mid"));
-    layer.push_back(std::make_unique<model::Residual>(std::move(mlp), "out"));
+    const double scale = config_.getFloat(Opt::ModelResidualMultiplier);
+    layer.push_back(std::make_unique<model::Residual>(std::move(attention), "mid", scale));
+    layer.push_back(std::make_unique<model::Residual>(std::move(mlp), "out", scale));
     return layer;
   }
 
@@ -269,21 +276,19 @@ private:
       return std::nullopt;
     model::RopeSettings rope;
     rope.base = config_.getFloat(Opt::ModelRotaryBase);
-    if (isYarn) {
-      rope.yarn = yarn();
-      rope.dim = d_.headSize;
-      return rope;
-    }
     if (kind.hasWindow && config_.has(Opt::ModelWindowRotaryBase)) {
       rope.base = config_.getFloat(Opt::ModelWindowRotaryBase);
+    } else if (isYarn) {
+      rope.yarn = yarn();
     } else {
       if (config_.isOn(Opt::ModelRopeScaling))
         rope.scaling = config_.getFloat(Opt::ModelRopeScalingFactor);
       rope.interpolation = config_.getFloatOr(Opt::ModelSeqLenInterpolationFactor, 1);
     }
-    rope.dim = static_cast<int64_t>(config_.getFloat(Opt::ModelRotaryPercent) *
-                                    static_cast<double>(d_.headSize));
-    rope.interleaved = config_.isOn(Opt::ModelRotaryInterleaved);
+    rope.dim = isYarn ? d_.headSize
+                      : static_cast<int64_t>(config_.getFloat(Opt::ModelRotaryPercent) *
+                                             static_cast<double>(d_.headSize));
+    rope.interleaved = !isYarn && config_.isOn(Opt::ModelRotaryInterleaved);
     return rope;
   }
 
@@ -362,6 +367,7 @@ private:
     if (config_.isOn(Opt::ModelQkLayernorm))
       gqa.qkNorm = normSettings();
     gqa.isNormOfAllHeads = config_.isOn(Opt::ModelQkLayernormFullWidth);
+    gqa.isNormOfRotated = config_.isOn(Opt::ModelQkLayernormAfterRotation);
     gqa.hasGate = config_.isOn(Opt::ModelAttentionOutputGate);
     return gqa;
   }
@@ -392,6 +398,8 @@ private:
     mla.keyRank = config_.getIntOr(Opt::ModelKvLoraRank, 1);
     if (config_.isOn(Opt::ModelQkLayernorm))
       mla.norm = normSettings();
+    if (mla.norm && config_.has(Opt::ModelLatentLayernormEpsilon))
+      mla.norm->eps = config_.getFloat(Opt::ModelLatentLayernormEpsilon);
     mla.rope = latentRope();
     // Like Megatron-Core, does not derive the magnitude from the frequencies.
     double magnitude = yarnMagnitude(config_.getFloatOr(Opt::ModelRotaryScalingFactor, 1),

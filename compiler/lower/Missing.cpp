@@ -66,6 +66,10 @@ template <typename Need> void needOfNorms(const Config &config, Need need) {
        Opt::ModelQkLayernormFullWidth);
   need(isOfAllHeads && config.isOn(Opt::ModelMultiLatentAttention),
        "a norm over all heads of latent attention", Opt::ModelQkLayernormFullWidth);
+  need(config.isOn(Opt::ModelQkLayernormAfterRotation) &&
+           (isOfAllHeads || config.isOn(Opt::ModelMultiLatentAttention)),
+       "a norm of rotated queries and keys that is not over each head",
+       Opt::ModelQkLayernormAfterRotation);
   need(config.isOn(Opt::ModelQkL2Norm) && config.isOn(Opt::ModelQkLayernorm),
        "combining both norms of queries and keys", Opt::ModelQkL2Norm);
   // Without norms, nothing would convert the fp32 residual to the type of activations.
@@ -137,9 +141,6 @@ std::vector<Missing> findMissing(const Config &config) {
        "clamping of this activation", Opt::ModelActivationFuncClampValue);
   needOfNorms(config, need);
   needOfPositions(config, need);
-  need(asksFor(config, Opt::ModelWindowRotaryBase) &&
-           config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn),
-       "a separate rotary base for layers with a window under YaRN", Opt::ModelWindowRotaryBase);
   using config::CkptFormat;
   need(config.has(Opt::CheckpointSave) &&
            (config.is(Opt::CheckpointCkptFormat, CkptFormat::Torch) ||

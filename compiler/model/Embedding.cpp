@@ -31,11 +31,7 @@ ValueId Embedding::lookUp(Forward &to, ValueId tokens, ValueId positions) const 
   plan::Type type = to.activations({to.settings().microBatch, to.settings().seqLength, s_.hidden});
   ValueId x =
       to.emit(to.op(OpKind::Embedding, {tokens, to.weight(kWords)}), to.name("embed"), type);
-  if (s_.scale != 1) {
-    plan::Op scale = to.op(OpKind::Cast, {x});
-    scale.set(plan::AttrKey::scale, s_.scale);
-    x = to.emit(std::move(scale), to.name("embed.scaled"), type);
-  }
+  x = to.scaled(x, s_.scale, "embed.scaled");
   if (s_.positions > 0) {
     ValueId position = to.emit(to.op(OpKind::Embedding, {positions, to.weight(kPositions)}),
                                to.name("embed.position"), type);

@@ -31,7 +31,8 @@ GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
       qkv_.stem, qkv_.in, {s_.groups, s_.heads / std::max<int64_t>(s_.groups, 1) + 2, kParts});
   proj_.adapter = s_.adapters.find(proj_.stem, proj_.in);
   if (s_.qkNorm) {
-    bool isOfAll = s_.isNormOfAllHeads, isFinal = !s_.rope && !isOfAll;
+    bool isOfAll = s_.isNormOfAllHeads;
+    bool isFinal = (!s_.rope || s_.isNormOfRotated) && !isOfAll;
     auto split = [&](int64_t heads) { // sharded like the heads
       return isOfAll ? std::optional(TensorSplit{0, 1, heads}) : std::nullopt;
     };
@@ -68,14 +69,19 @@ ValueId GqaAttention::forward(Forward &to, ValueId x) const {
   auto v = to.emitMany(std::move(split), {{isFinal && !s_.queryScale ? "q" : "q.plain", query},
                                           {isFinal ? "k" : "k.plain", key},
                                           {"v", key}});
-  if (s_.qkNorm) {
+  auto normalize = [&] {
     v[0] = normed(to, *queryNorm_, v[0], "q");
     v[1] = normed(to, *keyNorm_, v[1], "k");
-  }
+  };
+  if (s_.qkNorm && !s_.isNormOfRotated)
+    normalize();
   if (s_.rope) {
-    v[0] = rotate(to, v[0], s_.l2NormEps || s_.queryScale ? "q.rotated" : "q");
-    v[1] = rotate(to, v[1], s_.l2NormEps ? "k.rotated" : "k");
+    bool isNormed = s_.l2NormEps || (s_.qkNorm && s_.isNormOfRotated);
+    v[0] = rotate(to, v[0], isNormed || s_.queryScale ? "q.rotated" : "q");
+    v[1] = rotate(to, v[1], isNormed ? "k.rotated" : "k");
   }
+  if (s_.qkNorm && s_.isNormOfRotated)
+    normalize();
   if (s_.l2NormEps) {
     v[0] = normedWithoutWeight(to, v[0], s_.queryScale ? "q.normed" : "q");
     v[1] = normedWithoutWeight(to, v[1], "k");

@@ -17,6 +17,7 @@ struct GqaSettings {
   ScoreSettings scores;
   std::optional<NormSettings> qkNorm; ///< of queries and keys
   bool isNormOfAllHeads = false;      ///< the norm is over all heads together; else over each head
+  bool isNormOfRotated = false;       ///< whether the norm, over each head, follows the rotation
   std::optional<double> l2NormEps;    ///< for norms without weights, after rotation; empty: none
   std::optional<PositionScale> queryScale;
   double initStd = 0, residualStd = 0;

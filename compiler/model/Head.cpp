@@ -56,6 +56,7 @@ ValueId Head::pairLosses(Forward &to, ValueId x) const {
 
 ValueId Head::losses(Forward &to, ValueId x, ValueId labels, ValueId mask, std::string name) const {
   int64_t b = to.settings().microBatch, s = to.settings().seqLength;
+  x = to.scaled(x, s_.multiplier, (name + ".input").c_str());
   Op product = to.op(OpKind::MatMul, {x, to.weight(s_.tied ? Embedding::kWords : kWeight)});
   product.set(Key::trans_b, int64_t{1});
   ValueId logits = to.emit(std::move(product), std::move(name), to.activations({b, s, s_.vocab}));

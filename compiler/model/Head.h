@@ -19,8 +19,9 @@ struct HeadSettings {
   int64_t validCols = 1; ///< number of columns that the softmax includes
   bool tied = false;     ///< whether the weight is that of the embedding
   double initStd = 0;
-  double softCap = 0; ///< of logits; 0: no cap
-  PairSettings pairs; ///< for bodies with pairs
+  double softCap = 0;    ///< of logits; 0: no cap
+  double multiplier = 1; ///< on logits, before the cap
+  PairSettings pairs;    ///< for bodies with pairs
 };
 
 /// Product with the vocabulary, soft cap, cross entropy; x is [B,S,hidden].

@@ -216,6 +216,7 @@ ValueId Residual::forward(Forward &to, ValueId x) const {
   ValueId y = x;
   for (const auto &module : branch_)
     y = module->forward(to, y);
+  y = to.scaled(y, scale_, (what_ + ".scaled").c_str());
   return to.emit(to.op(OpKind::Add, {x, y}), to.name(what_.c_str()), to.typeOf(x));
 }
 

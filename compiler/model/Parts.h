@@ -94,10 +94,11 @@ private:
   std::string what_;
 };
 
-/// A residual connection: x plus the result of the branch's modules.
+/// A residual connection: x plus `scale` times the result of the branch's modules.
 class Residual : public Module {
 public:
-  Residual(Modules branch, std::string what) : branch_(std::move(branch)), what_(std::move(what)) {}
+  Residual(Modules branch, std::string what, double scale)
+      : branch_(std::move(branch)), what_(std::move(what)), scale_(scale) {}
 
   void declare(Params &params) const override;
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
@@ -105,6 +106,7 @@ public:
 private:
   Modules branch_;
   std::string what_;
+  double scale_;
 };
 
 } // namespace shardc::model

@@ -41,6 +41,8 @@ private:
     return found != file_.end() ? *found : hfFallback(config_.arch, row.name);
   }
   int64_t wholeFallback(const char *field) const { return hfWholeFallback(config_.arch, field); }
+  /// Whether layers without a window have no rotations if others may have a window.
+  bool rotatesWindows() const { return hfOption(config_.arch, "no_rope_freq") == "full_attention"; }
   bool isLatent() const { return config_.layout == HfLayout::Deepseek; }
   /// Whether the option is about experts, but the model has none.
   bool isOff(std::string_view option) const {
@@ -72,6 +74,7 @@ private:
   void addYarn(const json &rope, const std::string &prefix);
   void addAmax(const json &rope, const std::string &prefix);
   void addUnrotatedLayers();
+  void addUnrotated(const std::vector<bool> &rotated);
   void addWindow();
   int64_t fullEvery();
   void addWindowOf(int64_t width, PlainValue pattern);
@@ -156,8 +159,14 @@ void Arguments::addSizes() {
     add("max_position_embeddings", whole("max_position_embeddings", 0));
 }
 
-/// Adds the scale of attention scores, which may be derived from a number other than the head size.
+/// Adds the scale of attention scores, which may be derived from a number other than the head size,
+/// the factor of logits from its reciprocal, and the constant of norms in latent attention.
 void Arguments::addScales() {
+  constexpr double kLatentEps = 1e-6;
+  if (isLatent() && number("rms_norm_eps", fallback("rms_norm_eps").get<double>()) != kLatentEps)
+    add("latent_layernorm_epsilon", kLatentEps);
+  if (reads("logits_scaling"))
+    add("logits_multiplier", 1 / number("logits_scaling", 1));
   constexpr const char *kField = "query_pre_attn_scalar";
   if (!reads(kField))
     return;
@@ -253,8 +262,13 @@ void Arguments::addYarn(const json &rope, const std::string &prefix) {
                             whole("max_position_embeddings", 4096));
   add(isLatent() ? "original_max_position_embeddings" : "yarn_original_max_position_embeddings",
       positions);
-  if (const json *factor = find(rope, "attention_factor"); factor != nullptr)
-    refuse(prefix + "attention_factor", *factor, "none");
+  const json *factor = find(rope, "attention_factor");
+  double usual = 0.1 * std::log(number(rope, prefix, "factor", 1)) + 1;
+  bool isUsual = !isLatent() && findEntry(entries_, "yarn_mscale") == nullptr;
+  bool isThat = isUsual && factor != nullptr && factor->is_number() &&
+                std::abs(factor->get<double>() - usual) < 1e-9;
+  if (factor != nullptr && !isThat)
+    refuse(prefix + "attention_factor", *factor, isUsual ? fmt::format("{}", usual) : "none");
 }
 
 void Arguments::addScaling(const json &rope, const std::string &prefix) {
@@ -295,8 +309,9 @@ const json &Arguments::ofFullLayers(const json &rope, const json &unscaled, std:
     std::string own = prefix + "sliding_attention.", type = word(*windows, own, "rope_type");
     if (!type.empty() && type != "default")
       refuse(own + "rope_type", type, "default");
+    double base = hfOption(config_.arch, "window_rotary_base").get<double>();
     add("window_rotary_base",
-        number(*windows, own, "rope_theta", number("rope_local_base_freq", 1e4)));
+        number(*windows, own, "rope_theta", number("rope_local_base_freq", base)));
   }
   if (windows == nullptr && full == nullptr) {
     if (prefix == "rope_parameters." && !rope.empty()) // the library would ignore it
@@ -325,24 +340,29 @@ void Arguments::addRotation() {
   if (reads("rope_scaling.full_attention"))
     rope = &ofFullLayers(*rope, unscaled, prefix);
   double base = number("rope_theta", fallback("rope_theta").get<double>());
-  add("rotary_base", number(*rope, prefix, "rope_theta", base));
+  base = number(*rope, prefix, "rope_theta", base);
+  const char *key = find(*rope, "rope_type") != nullptr ? "rope_type" : "type";
+  double alpha = reads("rope_scaling.alpha") ? number(*rope, prefix, "alpha", 0) : 0;
+  bool isStretched = alpha > 0 && config_.headDim > 2 && word(*rope, prefix, key) == "dynamic";
+  auto size = static_cast<double>(config_.headDim);
+  add("rotary_base", isStretched ? base * std::pow(alpha, size / (size - 2)) : base);
   json whole = fallback("partial_rotary_factor");
-  double share = number("partial_rotary_factor", whole.is_null() ? 1 : whole.get<double>());
-  add("rotary_percent", number(*rope, prefix, "partial_rotary_factor", share));
+  double share = whole.is_null() ? 1 : whole.get<double>();
+  if (reads("rotary_dim"))
+    share = number("rotary_dim", share * size) / size;
+  share = number("partial_rotary_factor", share);
+  if (reads("rope_scaling.partial_rotary_factor"))
+    share = number(*rope, prefix, "partial_rotary_factor", share);
+  add("rotary_percent", share);
   bool isByPairs = hfOption(config_.arch, "rotary_interleaved") == true;
   bool isWhole = findEntry(entries_, "rotary_percent")->number() == 1 && !isByPairs;
-  const char *key = find(*rope, "rope_type") != nullptr ? "rope_type" : "type";
   if (!isWhole && word(*rope, prefix, key) == "yarn") // a recipe rotates halves of whole heads
     refuse(prefix + key, "yarn", "one of default, llama3, linear, as parts of heads are rotated,");
-  addScaling(*rope, prefix);
+  addScaling(isStretched ? json::object() : *rope, prefix);
 }
 
-/// Adds the layers without rotary embeddings: a number n for every n-th, or a list. If attention is
-/// chunked, the other layers are limited to chunks.
-void Arguments::addUnrotatedLayers() {
-  const std::vector<bool> &rotated = config_.isRotated;
-  if (rotated.empty())
-    return;
+/// Adds the layers without rotary embeddings: a number n for every n-th, or a list.
+void Arguments::addUnrotated(const std::vector<bool> &rotated) {
   auto first = std::ranges::find(rotated, false) - rotated.begin();
   bool isEvery = true;
   PlainItems list;
@@ -354,8 +374,16 @@ void Arguments::addUnrotatedLayers() {
     add("no_rope_freq", PlainValue());
   else
     add("no_rope_freq", isEvery && first > 0 ? PlainItems{first + 1} : std::move(list));
+}
+
+/// Adds the layers without rotary embeddings that the file names. If attention is chunked, the
+/// other layers are limited to chunks.
+void Arguments::addUnrotatedLayers() {
+  const std::vector<bool> &rotated = config_.isRotated;
+  if (!rotated.empty())
+    addUnrotated(rotated);
   const json *types = find("layer_types");
-  if (types == nullptr || !reads("attention_chunk_size"))
+  if (rotated.empty() || types == nullptr || !reads("attention_chunk_size"))
     return;
   bool hasChunks = !file_.contains("attention_chunk_size") || find("attention_chunk_size");
   bool isKnown = types->is_array() && types->size() == rotated.size();
@@ -388,10 +416,13 @@ void Arguments::addWindow() {
   int64_t from = isFromLayer ? whole("max_window_layers", wholeFallback("max_window_layers")) : 0;
   if (from >= config_.layers)
     width = 0;
-  if (width > 0 && from > 0) {
+  int64_t every = types == nullptr ? fullEvery() : 0;
+  if (width > 0 && (from > 0 || (every > 1 && rotatesWindows()))) {
     json list = json::array();
-    for (int64_t layer = 0; layer < config_.layers; ++layer)
-      list.push_back(layer < from ? "full_attention" : "sliding_attention");
+    for (int64_t layer = 0; layer < config_.layers; ++layer) {
+      bool isFull = layer < from || (every > 1 && (layer + 1) % every == 0);
+      list.push_back(isFull ? "full_attention" : "sliding_attention");
+    }
     return addWindowLayers(width, list);
   }
   if (types != nullptr && !types->is_array())
@@ -401,7 +432,6 @@ void Arguments::addWindow() {
   const char *word = width > 0 ? "sliding_attention" : "full_attention";
   if (types != nullptr && std::ranges::any_of(*types, [&](const json &t) { return t != word; }))
     return refuse("layer_types", *types, fmt::format("{} in every layer", word));
-  int64_t every = fullEvery();
   addWindowOf(every == 1 ? 0 : width, // every == 1: no layer has a window
               every > 1 ? PlainValue(PlainItems{every}) : PlainValue());
 }
@@ -410,16 +440,20 @@ void Arguments::addWindow() {
 void Arguments::addWindowLayers(int64_t width, const json &types) {
   constexpr const char *kWindow = "sliding_attention", *kFull = "full_attention";
   PlainItems list;
+  std::vector<bool> rotated; // if that depends on the window
   bool isKnown = static_cast<int64_t>(types.size()) == config_.layers;
   for (size_t layer = 0; isKnown && layer < types.size(); ++layer) {
     bool hasWindow = types[layer] == kWindow;
     isKnown = hasWindow ? width > 0 : types[layer] == kFull;
     list.push_back(static_cast<int64_t>(hasWindow));
+    rotated.push_back(hasWindow || width == 0);
   }
   if (!isKnown)
     return refuse("layer_types", types,
                   fmt::format("a list of {} layers of '{}'{}", config_.layers, kFull,
                               width > 0 ? fmt::format(" or '{}'", kWindow) : ""));
+  if (rotatesWindows())
+    addUnrotated(rotated);
   int64_t every = 1;
   while (every <= config_.layers && list[static_cast<size_t>(every - 1)].wholeNumber() == 1)
     ++every;
@@ -471,15 +505,21 @@ void Arguments::addExperts() {
 
 void Arguments::addRouter() {
   // The chosen probabilities add up to one if the softmax is computed over them only.
-  if (reads("norm_topk_prob"))
-    add("moe_router_pre_softmax", !flag("norm_topk_prob", fallback("norm_topk_prob") == true));
+  constexpr const char *kTopk = "num_experts_per_tok", *kNorm = "norm_topk_prob";
+  bool isOfSigmoids = hfOption(config_.arch, "moe_router_score_function") == "sigmoid";
+  bool areDivided = flag(kNorm, fallback(kNorm) == true);
+  if (reads(kNorm) && isOfSigmoids && !areDivided)
+    refuse(kNorm, areDivided, "true, as sigmoids are divided by their sum,");
+  if (reads(kNorm))
+    add("moe_router_pre_softmax", !areDivided);
   if (reads("n_group"))
     addGroups();
-  if (hfOption(config_.arch, "moe_apply_probs_on_input") != true)
-    return;
-  constexpr const char *kTopk = "num_experts_per_tok";
-  if (int64_t topk = whole(kTopk, wholeFallback(kTopk)); topk != 1)
+  bool isOnInput = hfOption(config_.arch, "moe_apply_probs_on_input") == true;
+  int64_t topk = whole(kTopk, wholeFallback(kTopk));
+  if (isOnInput && topk != 1)
     refuse(kTopk, topk, "1, as scores multiply the input of experts,");
+  if (isOfSigmoids && !isOnInput && topk < 2) // a single sigmoid would be divided by itself
+    refuse(kTopk, topk, "2 or more");
 }
 
 /// Adds groups of experts. A recipe judges a group by the sum of its best scores; it adds as many
@@ -491,7 +531,7 @@ void Arguments::addGroups() {
   bool isGreedy = !isOfSigmoids && (method.empty() || method == "greedy");
   if (!isOfSigmoids && !isGreedy && method != "group_limited_greedy")
     refuse("topk_method", method, "greedy or group_limited_greedy");
-  if (topk < 1 || (isOfSigmoids && topk == 1)) // a single sigmoid would be divided by itself
+  if (topk < 1)
     refuse("num_experts_per_tok", topk, fmt::format("{} or more", isOfSigmoids ? 2 : 1));
   int64_t groups = isGreedy ? 1 : whole("n_group", wholeFallback("n_group"));
   int64_t chosen = isGreedy ? 1 : whole("topk_group", wholeFallback("topk_group"));
@@ -559,6 +599,8 @@ PlainEntries Arguments::build() {
   addRotation();
   addUnrotatedLayers();
   addWindow();
+  if (rotatesWindows() && findEntry(entries_, "no_rope_freq") == nullptr)
+    add("no_rope_freq", PlainValue());
   addExperts();
   add("mtp_num_layers", config_.mtpLayers > 0 ? PlainValue(config_.mtpLayers) : PlainValue());
   addCopies();

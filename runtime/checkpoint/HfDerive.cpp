@@ -203,6 +203,8 @@ json Deriver::yarn() {
   for (const Row &row : rows)
     if (const json *value = model_.find(latent ? row.latent : row.other); value != nullptr)
       rope[row.field] = *value;
+  if (findHfField(arch_, "rope_scaling.llama_4_scaling_beta") != nullptr)
+    rope["llama_4_scaling_beta"] = 0.0;
   if (!latent)
     rope["truncate"] = model_.isOn("yarn_correction_range_round_to_int");
   return rope;
@@ -258,7 +260,7 @@ void Deriver::addWindow() {
   // window size, even if no layer has a window.
   bool isAlternating =
       reads("sliding_window_pattern") || !hfFallback(arch_, "layer_types").is_null();
-  if (isOn || !isAlternating)
+  if (isOn || !isAlternating || hfOption(arch_, "no_rope_freq") == "full_attention")
     set("sliding_window", isOn ? json(window[0] + 1) : json());
   if (isOn)
     set("max_window_layers", 0);
@@ -284,9 +286,15 @@ void Deriver::addExperts() {
   std::vector<bool> layers = expertLayers(model_);
   if (isLatent())
     config_["num_key_value_heads"] = model_.integer("num_attention_heads");
-  if (reads("first_k_dense_replace")) {
+  if (reads("norm_topk_prob"))
+    config_["norm_topk_prob"] = !model_.isOn("moe_router_pre_softmax");
+  if (reads("n_shared_experts")) {
     auto first = std::ranges::find(layers, hasExperts);
-    config_["first_k_dense_replace"] = hasExperts ? first - layers.begin() : std::ssize(layers);
+    set("first_k_dense_replace", hasExperts ? first - layers.begin() : std::ssize(layers));
+    json types = json::array();
+    for (bool isSparse : layers)
+      types.push_back(hasExperts && isSparse ? "sparse" : "dense");
+    set("mlp_layer_types", std::move(types));
     if (!hasExperts) { // sizes that no layer uses
       config_["n_routed_experts"] = 1;
       config_["moe_intermediate_size"] = model_.integer("ffn_hidden_size");
@@ -310,7 +318,6 @@ void Deriver::addExperts() {
     return addListedLayers(hasExperts, layers);
   if (hasExperts && std::ranges::count(layers, false) == 0) // the width of experts, if it is any
     set("intermediate_size", expertWidth(model_));
-  set("norm_topk_prob", !model_.isOn("moe_router_pre_softmax"));
   set("shared_expert_intermediate_size",
       model_.integerOr("moe_shared_expert_intermediate_size", 0));
   json dense = json::array();
@@ -363,6 +370,8 @@ json Deriver::run() {
     config_["query_pre_attn_scalar"] =
         scale > 0 ? std::llround(1 / (scale * scale)) : model_.integer("kv_channels");
   }
+  if (reads("logits_scaling"))
+    config_["logits_scaling"] = 1 / model_.numberOr("logits_multiplier", 1);
   config_["tie_word_embeddings"] = model_.isOn("share_embeddings_and_output_weights");
   addBiases();
   return config_;
@@ -440,7 +449,8 @@ std::vector<std::string> differences(const Options &model, const PlainEntries &a
       theirs = patternText(wholeNumbers(value), layers);
       ours = patternText(model.list("no_rope_freq"), layers);
     }
-    bool isFactor = option.ends_with("_scaling_factor") || option.ends_with("interpolation_factor");
+    bool isFactor = option.ends_with("_scaling_factor") || option.ends_with("_multiplier") ||
+                    option.ends_with("interpolation_factor");
     std::string_view usual = option == "pre_layernorm" ? "true" : "false";
     auto plain = [&](const std::string &text) { // unset options are off; unset factors are one
       return text == usual || (isFactor && text == "1") ? "none" : text;

@@ -94,17 +94,20 @@ void forEachName(std::string_view names, std::string_view separator, auto visit)
   }
 }
 
-/// Each field, also of rows with several.
+/// A row for each of the names that the rows have.
+template <typename Row>
+std::vector<Row> divided(std::span<const Row> rows, std::string_view Row::*name) {
+  std::vector<Row> all;
+  for (const Row &row : rows)
+    forEachName(row.*name, " ", [&](std::string_view each) {
+      all.push_back(row);
+      all.back().*name = each;
+    });
+  return all;
+}
+
 const std::vector<HfField> &allFields() {
-  static const auto kAll = [] {
-    std::vector<HfField> fields;
-    for (const HfField &row : arch::kFieldRows)
-      forEachName(row.name, " ", [&](std::string_view name) {
-        fields.push_back(row);
-        fields.back().name = name;
-      });
-    return fields;
-  }();
+  static const auto kAll = divided<HfField>(arch::kFieldRows, &HfField::name);
   return kAll;
 }
 
@@ -175,12 +178,16 @@ int64_t hfWholeFallback(HfArch arch, std::string_view name, int64_t otherwise) {
   return value.is_number_integer() ? value.get<int64_t>() : otherwise;
 }
 
-std::span<const HfOption> hfOptions() { return arch::kOptions; }
+std::span<const HfOption> hfOptions() {
+  static const auto kAll = divided<HfOption>(arch::kOptions, &HfOption::option);
+  return kAll;
+}
 
 json hfOption(HfArch arch, std::string_view option) {
-  const auto *found = std::ranges::find_if(
-      arch::kOptions, [&](const HfOption &row) { return row.isOf(arch) && row.option == option; });
-  return found != std::end(arch::kOptions) ? parseJson(found->value) : json();
+  const std::span<const HfOption> rows = hfOptions();
+  auto found = std::ranges::find_if(
+      rows, [&](const HfOption &row) { return row.isOf(arch) && row.option == option; });
+  return found != rows.end() ? parseJson(found->value) : json();
 }
 
 std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter) {

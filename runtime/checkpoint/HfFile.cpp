@@ -247,7 +247,7 @@ void Reader::checkField(const std::string &name, const std::string &own, json &v
   if (row == nullptr)
     return checkUnknown(name, own, name.starts_with(kScaling));
   value = hfMeaning(file_.arch, name, value);
-  if (row->use == HfUse::Needs && value != parseJson(row->text))
+  if (row->use == HfUse::Needs && value != parseJson(row->text) && !reading_.wasImported)
     return refuse(own, makeStatus(report::HfSettingRefused, file_.path, own, shownHfValue(value),
                                   fmt::format("{} ({})", row->text, row->what)));
   // An object for one kind of layer is checked, too.

@@ -366,7 +366,7 @@ void Mapper::addGptOssMlp(const std::string &mine, const std::string &hf) {
 }
 
 /// Maps one expert's weights to its slab of the tensors in which transformers stacks all experts,
-/// transposed.
+/// in one layout transposed.
 void Mapper::addStackedExpert(const std::string &mine, const std::string &hf, int64_t expert) {
   for (const auto &[parameter, rows] : {std::pair("mlp.experts.linear_fc1", 2 * config_.expertFfn),
                                         std::pair("mlp.experts.linear_fc2", config_.hidden)}) {
@@ -374,7 +374,7 @@ void Mapper::addStackedExpert(const std::string &mine, const std::string &hf, in
         add(fmt::format("{}.{}.weight{}", mine, parameter, expert), tensorsIn(hf, parameter)[0]);
     param.segments[0].slab = expert;
     param.segments[0].rows = rows;
-    param.isTransposed = true;
+    param.isTransposed = config_.layout == HfLayout::Stacked;
   }
 }
 
@@ -395,8 +395,10 @@ void Mapper::addExperts(const std::string &mine, const std::string &hf) {
   addWeight(mine, hf, "pre_mlp_layernorm");
   addWeight(mine, hf, "mlp.router");
   params_.back().segments[0].rows = config_.experts;
+  bool areStacked =
+      tensorsOf("layer.mlp.experts.linear_fc2").front().find('*') == std::string::npos;
   for (int64_t expert = 0; expert < config_.experts; ++expert)
-    if (config_.layout == HfLayout::Stacked)
+    if (areStacked)
       addStackedExpert(mine, hf, expert);
     else
       addExpert(mine, hf, expert);
@@ -483,6 +485,12 @@ std::vector<HfParam> Mapper::run() {
 void readExpertLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
   config.denseLayers = fields.sizes("mlp_only_layers");
   std::ranges::sort(config.denseLayers);
+  if (constexpr const char *kTypes = "mlp_layer_types"; readsHfField(config.arch, kTypes)) {
+    nlohmann::json types = json.contains(kTypes) ? json[kTypes] : hfFallback(config.arch, kTypes);
+    for (size_t layer = 0; layer < types.size(); ++layer)
+      if (types[layer] != "sparse")
+        config.denseLayers.push_back(static_cast<int64_t>(layer));
+  }
   std::vector<int64_t> experts = fields.sizes("moe_layers");
   if (auto said = json.find("moe_layers"); said == json.end() || !said->is_array())
     return;

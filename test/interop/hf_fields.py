@@ -81,10 +81,10 @@ def rows_of(text):
     for name, expression in re.findall(r"^HF_SET\((\w+),\s*([^)]*)\)", text, re.M):
         names[name] = architectures_of(expression, names)
     rows = {enumerator: set() for enumerator in types}
-    for expression, field in re.findall(r'^HF_(?:COPY|SETS|BIASES|AGREES|NEEDS|IDLE|READ)\(([^"]*?),\s*"([^"]*)"', text, re.M):
+    for expression, texts in re.findall(r'^HF_(?:COPY|SETS|BIASES|AGREES|NEEDS|IDLE|READ)\(([^"]*?),\s*((?:"[^"]*"\s*)+)', text, re.M):
         for enumerator in types:
             if architectures_of(expression, names) & names[enumerator]:
-                rows[enumerator] |= set(field.split())
+                rows[enumerator] |= set(texts.replace('"', "").split())
     return types, rows
 
 

@@ -15,6 +15,8 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+# A text model that the library makes only as a part of another one.
+AutoModelForCausalLM.register(transformers.Mistral4Config, transformers.Mistral4ForCausalLM, exist_ok=True)
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "e2e" / "golden"
 VERSIONS = f"torch {torch.__version__}, transformers {transformers.__version__}"
 

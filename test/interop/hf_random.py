@@ -207,6 +207,72 @@ def llama4(rng):
             "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
 
 
+def olmo3(rng):
+    config = sizes_of(rng, head_dim=False)
+    both = {"full_attention": rope_of(rng), "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}
+    return {**config, **flags(rng, "attention_bias"), **windows(rng, config), "rope_parameters": both}
+
+
+def olmoe(rng):
+    return {**sizes_of(rng, head_dim=False), **flags(rng, "attention_bias", "norm_topk_prob"), "num_experts": rng.choice([4, 8]),
+            "num_experts_per_tok": rng.choice([1, 2, 3]), "rope_parameters": rope_of(rng)}
+
+
+def stablelm(rng):
+    config = sizes_of(rng, head_dim=False)
+    epsilon = config.pop("rms_norm_eps")
+    share = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": rng.choice([0.25, 0.5, 1.0])}
+    return {**config, **flags(rng, "use_qkv_bias"), "layer_norm_eps": epsilon, "rope_parameters": share}
+
+
+def dots1(rng):
+    config = {**sizes_of(rng), **windows(rng, sizes_of(rng))}
+    config["layer_types"] = types_of(rng, config["num_hidden_layers"])
+    return {**config, **flags(rng, "attention_bias"), **experts(rng, "n_routed_experts", (2, 3)), "norm_topk_prob": True,
+            "first_k_dense_replace": rng.choice([0, 1]), "n_shared_experts": rng.choice([1, 2]), "routed_scaling_factor": rng.choice([1.0, 2.5])}
+
+
+def glm4_moe_lite(rng):
+    config = {key: value for key, value in deepseek(rng).items() if key != "first_k_dense_replace"}
+    return {**config, "mlp_layer_types": [rng.choice(["dense", "sparse"]) for _ in range(config["num_hidden_layers"])]}
+
+
+def mistral4(rng):
+    rope = {**YARN, "factor": rng.choice([2.0, 8.0]), "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.0}
+    return {**deepseek(rng), **flags(rng, "norm_topk_prob"), "rope_parameters": rope}
+
+
+def minimax_m2(rng):
+    share = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": rng.choice([0.5, 1.0])}
+    return {**sizes_of(rng), "head_dim": 16, "num_local_experts": rng.choice([4, 8]), "num_experts_per_tok": rng.choice([2, 3]),
+            "rope_parameters": share}
+
+
+def granite(rng):
+    return {**sizes_of(rng), **flags(rng, "attention_bias", "mlp_bias"), **multipliers(rng), "rope_parameters": rope_of(rng)}
+
+
+def granitemoe(rng):
+    return {**sizes_of(rng), **flags(rng, "attention_bias"), **multipliers(rng), "num_local_experts": rng.choice([4, 8]),
+            "num_experts_per_tok": rng.choice([1, 2, 3])}
+
+
+def multipliers(rng):
+    return {"embedding_multiplier": rng.choice([1.0, 12.0]), "residual_multiplier": rng.choice([1.0, 0.22]),
+            "attention_multiplier": rng.choice([0.1, 0.25]), "logits_scaling": rng.choice([1.0, 6.0])}
+
+
+def hunyuan(rng):
+    rope = rng.choice([rope_of(rng), {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 10000.0}])
+    return {**sizes_of(rng), **flags(rng, "attention_bias"), "rope_parameters": rope}
+
+
+def exaone4(rng):
+    config = sizes_of(rng)
+    plain = {"sliding_window": None, "layer_types": ["full_attention"] * config["num_hidden_layers"]}
+    return {**config, **rng.choice([plain, windows(rng, config)]), "rope_parameters": rope_of(rng)}
+
+
 def gpt2(rng):
     return {"n_embd": rng.choice([32, 48]), "n_layer": rng.randint(1, 3), "n_head": rng.choice([2, 4]), "vocab_size": 257,
             "n_positions": 64, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_range": 0.06,
@@ -217,7 +283,9 @@ KINDS = {"llama": llama, "mistral": mistral, "ministral": ministral, "qwen2": qw
          "seed_oss": seed_oss, "helium": helium, "glm": glm, "glm4": glm, "ernie4_5": ernie, "gemma": gemma, "gemma2": gemma2,
          "gemma3_text": gemma3, "phi3": phi3, "smollm3": smollm3, "starcoder2": starcoder2, "olmo2": olmo2, "mixtral": mixtral,
          "qwen2_moe": qwen2_moe, "qwen3_moe": qwen_moe, "deepseek_v2": deepseek_v2, "deepseek_v3": deepseek_v3, "glm4_moe": glm4_moe,
-         "gpt_oss": gpt_oss, "llama4_text": llama4, "gpt2": gpt2}
+         "gpt_oss": gpt_oss, "llama4_text": llama4, "gpt2": gpt2, "olmo3": olmo3, "olmoe": olmoe, "stablelm": stablelm, "dots1": dots1,
+         "glm4_moe_lite": glm4_moe_lite, "mistral4": mistral4, "minimax_m2": minimax_m2, "granite": granite, "granitemoe": granitemoe,
+         "hunyuan_v1_dense": hunyuan, "exaone4": exaone4}
 
 
 def case_of(seed, number):
@@ -258,7 +326,7 @@ def check(binaries, work, kind, config):
     if said := refusal(binaries, work / "made", work):
         print(f"{work.name}: {kind} refused: {said[said.index('error: '):][:200]}", flush=True)
         return None
-    settings = CONSTANT_BIAS if kind in ("deepseek_v3", "glm4_moe") else []
+    settings = CONSTANT_BIAS if kind in ("deepseek_v3", "glm4_moe", "dots1", "glm4_moe_lite", "minimax_m2") else []
     hf_losses.write_recipe(work, GOLDEN, STEPS)
     ours, theirs = hf_losses.losses_of(binaries / "shardc", work, settings, STEPS), theirs_of(work / "made")
     worst = hf_training.apart(ours, theirs)

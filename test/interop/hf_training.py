@@ -40,6 +40,10 @@ LATENT = {**SIZES, "num_key_value_heads": 4, "moe_intermediate_size": 40, "n_rou
           "kv_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 12, "num_mtp_layers": 0}
 GLM = {**SIZES, "head_dim": 16, "moe_intermediate_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
        "first_k_dense_replace": 1, "num_mtp_layers": 0}
+LITE = {key: value for key, value in LATENT.items() if key not in ("n_group", "topk_group", "first_k_dense_replace", "num_mtp_layers")}
+DOTS = {**GLM, "num_experts_per_tok": 2, "norm_topk_prob": True, "routed_scaling_factor": 2.5}
+del DOTS["num_mtp_layers"]
+MULTIPLIERS = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 8.0}
 GEMMA = {**SIZES, "pad_token_id": None, "head_dim": 16, "query_pre_attn_scalar": 12, "sliding_window": 6}
 LLAMA4 = {**SIZES, "pad_token_id": None, "num_hidden_layers": 4, "head_dim": 16, "intermediate_size": 40, "intermediate_size_mlp": 64,
           "num_local_experts": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
@@ -129,6 +133,40 @@ FAMILIES = {
     "ministral_all": ("ministral", {**SIZES, "head_dim": 16, "sliding_window": 6}, []),
     "ministral3": ("ministral3", {**SIZES, **PLAIN, "head_dim": 16, "sliding_window": None, "rope_parameters": {
         **YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}}, []),
+    "olmo3": ("olmo3", {**SIZES, **PLAIN, "num_hidden_layers": 4, "sliding_window": 6, "rope_parameters": {
+        "full_attention": {**YARN, "rope_theta": 500000.0, "attention_factor": 1.1386294361119891},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}, []),
+    "olmo3_biases": ("olmo3", {**SIZES, **PLAIN, "attention_bias": True, "sliding_window": 6,
+                               "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}, []),
+    "olmoe": ("olmoe", {**SIZES, **PLAIN, "intermediate_size": 40, "num_experts": 8, "num_experts_per_tok": 2}, []),
+    "olmoe_divided": ("olmoe", {**SIZES, **PLAIN, "intermediate_size": 40, "num_experts": 8, "num_experts_per_tok": 2,
+                                "norm_topk_prob": True, "attention_bias": True, "tie_word_embeddings": True}, []),
+    "stablelm": ("stablelm", {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}, []),
+    "stablelm_biases": ("stablelm", {**SIZES, "use_qkv_bias": True, "tie_word_embeddings": True, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}, []),
+    "dots1": ("dots1", {**DOTS, "sliding_window": None}, CONSTANT_BIAS),
+    "dots1_windows": ("dots1", {**DOTS, "attention_bias": True, "sliding_window": 6, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2,
+                                "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}, CONSTANT_BIAS),
+    "glm4_moe_lite": ("glm4_moe_lite", {**LITE, "routed_scaling_factor": 1.8}, CONSTANT_BIAS),
+    "glm4_moe_lite_layers": ("glm4_moe_lite", {**LITE, "q_lora_rank": None, "mlp_layer_types": ["sparse", "dense", "sparse"]}, CONSTANT_BIAS),
+    "mistral4": ("mistral4", {**LITE, **PLAIN, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}}, []),
+    "mistral4_plain": ("mistral4", {**LITE, **PLAIN, "norm_topk_prob": False, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5,
+                                    "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.0}}, []),
+    "minimax_m2": ("minimax_m2", {**SIZES, "intermediate_size": 40, "head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 2,
+                                  "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+                   CONSTANT_BIAS),
+    "granite": ("granite", {**SIZES, **MULTIPLIERS}, []),
+    "granite_biases": ("granite", {**SIZES, **MULTIPLIERS, "attention_bias": True, "mlp_bias": True, "head_dim": 16,
+                                   "tie_word_embeddings": True, "rope_parameters": YARN}, []),
+    "granitemoe": ("granitemoe", {**SIZES, **MULTIPLIERS, "intermediate_size": 40, "num_local_experts": 8, "num_experts_per_tok": 3}, []),
+    "hunyuan": ("hunyuan_v1_dense", {**SIZES, **PLAIN, "head_dim": 16, "rope_parameters": {
+        "rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 10000.0}}, []),
+    "hunyuan_biases": ("hunyuan_v1_dense", {**SIZES, **PLAIN, "head_dim": 16, "attention_bias": True, "tie_word_embeddings": True}, []),
+    "exaone4": ("exaone4", {**SIZES, "sliding_window": None, "layer_types": ["full_attention"] * 3}, []),
+    "exaone4_windows": ("exaone4", {**SIZES, "head_dim": 16, "sliding_window": 6, "sliding_window_pattern": "LLG",
+                                    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+                                    "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e6, "factor": 16.0, "low_freq_factor": 1.0,
+                                                        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}}, []),
     # Dense layers; in transformers, each is the only expert of its layer.
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),
@@ -137,7 +175,7 @@ FAMILIES = {
 }
 
 # Fields without effect in sequences as short as these.
-ACCEPTED = {"ministral3": ["rope_parameters.llama_4_scaling_beta"]}
+ACCEPTED = dict.fromkeys(("ministral3", "mistral4"), ["rope_parameters.llama_4_scaling_beta"])
 
 
 def make(folder, kind, settings):

@@ -28,6 +28,8 @@ TOLERANCE = 1e-5
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "vocab_size": 99, "max_position_embeddings": 64}
 EXPERTS = {"moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2}
+LATENT = {**SIZES, "num_key_value_heads": 4, "moe_intermediate_size": 24, "n_routed_experts": 4, "num_experts_per_tok": 2,
+          "n_shared_experts": 1, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
 FAMILIES = {
     "llama": {**SIZES},
     "mistral": {**SIZES, "sliding_window": None},
@@ -63,6 +65,19 @@ FAMILIES = {
     "helium": {**SIZES, "pad_token_id": None, "head_dim": 8, "attention_bias": True},
     "glm": {**SIZES, "pad_token_id": None, "head_dim": 8},
     "ministral": {**SIZES, "head_dim": 8, "sliding_window": 8},
+    "olmo3": {**SIZES, "pad_token_id": None, "sliding_window": 8},
+    "olmoe": {**SIZES, "pad_token_id": None, "intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2},
+    "stablelm": {**SIZES, "use_qkv_bias": True},
+    "dots1": {**SIZES, "head_dim": 8, "moe_intermediate_size": 24, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1,
+              "norm_topk_prob": True, "first_k_dense_replace": 1},
+    "glm4_moe_lite": {**LATENT, "mlp_layer_types": ["dense", "sparse"]},
+    "mistral4": {**LATENT, "pad_token_id": None, "rope_parameters": {
+        "rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "llama_4_scaling_beta": 0.0, "original_max_position_embeddings": 64}},
+    "minimax_m2": {**SIZES, "intermediate_size": 24, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "granite": {**SIZES, "attention_bias": True, "mlp_bias": True, "logits_scaling": 8.0},
+    "granitemoe": {**SIZES, "intermediate_size": 24, "num_local_experts": 4, "num_experts_per_tok": 2, "residual_multiplier": 0.22},
+    "hunyuan_v1_dense": {**SIZES, "pad_token_id": None, "head_dim": 8},
+    "exaone4": {**SIZES, "sliding_window": 8},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64},
 }
 VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}

@@ -89,7 +89,7 @@ SIZES = [1, 1, 1, 2, 2, 3, 4]
 # Values on which rules depend. Other options are drawn by type alone.
 DOMAINS = {
     "model": ["gpt", "gpt", "gpt", "llama", "llama", "qwen3", "nemotron", "phi3", "glm4", "olmo2", "gemma2",
-              "gemma3", "llama4", "starcoder2", "smollm3"],
+              "gemma3", "llama4", "starcoder2", "smollm3", "olmo3", "stablelm", "granite", "hunyuan", "exaone4"],
     "model.num_layers": [1, 2, 3, 4], "model.hidden_size": [32, 48, 64, 66], "model.num_attention_heads": [2, 4, 6],
     "model.num_query_groups": [1, 2, 3, 4], "model.kv_channels": [7, 8, 16], "model.ffn_hidden_size": [64, 66, 96],
     "model.attention_chunk_size": [5, 8, 16], "model.no_rope_freq": [[1], [2], [0, 1], [2, 0]],

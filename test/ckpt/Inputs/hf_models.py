@@ -200,6 +200,51 @@ def gemma(norms):
     return {name: shape for name, shape in tensors.items() if name != "lm_head.weight"}
 
 
+LATENT = {"n_routed_experts": EXPERTS, "moe_intermediate_size": 4, "n_shared_experts": 1, "q_lora_rank": 6, "kv_lora_rank": 4,
+          "num_experts_per_tok": 2, "qk_nope_head_dim": 2, "qk_rope_head_dim": 2, "v_head_dim": 2}
+
+
+def olmoe():
+    """Experts, and norms of all heads together."""
+    tensors = {name: shape for name, shape in dense().items() if ".mlp." not in name}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}.mlp"
+        tensors[f"{at}.gate.weight"] = [EXPERTS, HIDDEN]
+        for expert in range(EXPERTS):
+            tensors |= mlp(f"{at}.experts.{expert}")
+    return tensors | {name: shape for name, shape in olmo2().items() if "q_norm" in name or "k_norm" in name}
+
+
+def exaone4():
+    """Norms behind layers only, and of each head."""
+    return {name.replace("input_layernorm", "post_feedforward_layernorm"): shape for name, shape in dense(norms=True).items()}
+
+
+def minimax():
+    """Experts with Mixtral's names, and norms of all heads together."""
+    return mixtral() | {name: shape for name, shape in olmo2().items() if "q_norm" in name or "k_norm" in name}
+
+
+def granitemoe():
+    """The experts of a layer in one tensor."""
+    tensors = {name: shape for name, shape in dense().items() if ".mlp." not in name}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}.block_sparse_moe"
+        tensors |= {f"{at}.router.layer.weight": [EXPERTS, HIDDEN], f"{at}.input_linear.weight": [EXPERTS, 2 * FFN, HIDDEN],
+                    f"{at}.output_linear.weight": [EXPERTS, HIDDEN, FFN]}
+    return tensors
+
+
+def mistral4():
+    """Latent attention; the experts of a layer in one tensor, and a shared one."""
+    tensors = {name: shape for name, shape in deepseek().items() if ".mlp." not in name}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}.mlp"
+        tensors |= {f"{at}.gate.weight": [EXPERTS, HIDDEN], f"{at}.experts.gate_up_proj": [EXPERTS, 8, HIDDEN],
+                    f"{at}.experts.down_proj": [EXPERTS, HIDDEN, 4]} | mlp(f"{at}.shared_experts", rows=4)
+    return tensors
+
+
 def gpt2():
     tensors = {"wte.weight": [VOCAB, HIDDEN], "wpe.weight": [16, HIDDEN], "ln_f.weight": [HIDDEN], "ln_f.bias": [HIDDEN]}
     for layer in range(LAYERS):
@@ -245,6 +290,24 @@ MODELS = {
     "helium": ({"attention_bias": True}, dense(bias=True)),
     "glm": ({}, glm()),
     "ministral": ({"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}, dense()),
+    "olmo3": ({"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"], "rope_theta": 20000.0, "rope_scaling": {
+        "rope_type": "yarn", "factor": 8.0, "attention_factor": 1.2079441541679836, "original_max_position_embeddings": 64}}, olmo2()),
+    "olmoe": ({"num_experts": EXPERTS, "num_experts_per_tok": 2, "head_dim": None}, olmoe()),
+    "stablelm": ({"use_qkv_bias": True, "partial_rotary_factor": 1.0, "head_dim": None}, biased(dense(bias=True), "norm")),
+    "dots1": ({"n_routed_experts": EXPERTS, "moe_intermediate_size": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, "num_experts_per_tok": 2,
+               "norm_topk_prob": True, "sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"], "attention_bias": True},
+              biased(glm4_moe(), "self_attn.o_proj")),
+    "glm4_moe_lite": ({**LATENT, "first_k_dense_replace": 1, "num_nextn_predict_layers": 1}, deepseek()),
+    "mistral4": ({**LATENT, "rope_parameters": {"type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.0,
+                                                "original_max_position_embeddings": 64}}, mistral4()),
+    "minimax_m2": ({"num_local_experts": EXPERTS, "rotary_dim": 2, "num_experts_per_tok": 2}, minimax()),
+    "granite": ({"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22, "attention_multiplier": 0.5, "attention_bias": True},
+                biased(dense(), "self_attn")),
+    "granitemoe": ({"num_local_experts": EXPERTS, "logits_scaling": 6.0}, granitemoe()),
+    "hunyuan_v1_dense": ({"attention_bias": True}, biased({
+        name.replace("q_norm", "query_layernorm").replace("k_norm", "key_layernorm"): shape for name, shape in dense(norms=True).items()},
+        "q_proj", "k_proj", "v_proj", "o_proj")),
+    "exaone4": ({"sliding_window": 4, "sliding_window_pattern": "LG", "layer_types": ["sliding_attention", "full_attention"]}, exaone4()),
     "gpt2": ({"n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "tie_word_embeddings": True}, gpt2()),
 }
 
@@ -450,6 +513,19 @@ def check_arguments(work):
         "helium": ["rotary_interleaved = true", "rotary_base = 100000.0", "layernorm_epsilon = 1e-08", "add_qkv_bias = true"],
         "glm": ["rotary_percent = 0.5", "rotary_interleaved = true", "add_qkv_bias = true"],
         "ministral": ["window_size = [3, 0]", "window_attn_skip_freq = [2]"],
+        "olmo3": ["window_size = [3, 0]", "window_attn_skip_freq = [2]", "rotary_base = 20000.0", "window_rotary_base = 500000.0",
+                  "position_embedding_type = yarn", "yarn_rotary_scaling_factor = 8.0"],
+        "olmoe": ["moe_router_pre_softmax = true", "qk_layernorm_full_width = true"],
+        "stablelm": ["add_qkv_bias = true", "gated_linear_unit = true"],
+        "dots1": ["moe_router_score_function = sigmoid", "moe_layer_freq = [0, 1]", "qk_layernorm = true", "window_attn_skip_freq = [0, 1]"],
+        "glm4_moe_lite": ["moe_layer_freq = [0, 1]", "latent_layernorm_epsilon = 1e-06",
+                          "moe_router_topk_scaling_factor = 1.8"],
+        "mistral4": ["rotary_scaling_factor = 4.0", "q_lora_rank = 6"],
+        "minimax_m2": ["moe_router_enable_expert_bias = true", "qk_layernorm_full_width = true", "rotary_base = 5000000.0"],
+        "granite": ["embedding_multiplier = 12.0", "residual_multiplier = 0.22", "softmax_scale = 0.5", "logits_multiplier = 0.125"],
+        "granitemoe": ["logits_multiplier = 0.16666666666666666", "softmax_scale = 1.0", "num_moe_experts = 3"],
+        "hunyuan_v1_dense": ["qk_layernorm_after_rotation = true"],
+        "exaone4": ["pre_layernorm = false", "window_attn_skip_freq = [2]", "no_rope_freq = [2]", "qk_layernorm = true"],
     }
     for kind, lines in wanted.items():
         text = import_recipe(work, work / f"{kind}.ckpt")
@@ -670,6 +746,17 @@ def check_refused_settings(work):
              'rope_parameters.sliding_attention.rope_type is "linear", which recipes cannot express; default'),
             ("gemma3_text", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
              "which recipes cannot express; an object for each kind of layers is needed"),
+            ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0, which recipes cannot express; null"),
+            ("olmoe", {"sliding_window": 4}, "sliding_window is 4, which recipes cannot express; null"),
+            ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual is true, which recipes cannot express; false"),
+            ("stablelm", {"qk_layernorm": True}, "qk_layernorm is true, which recipes cannot express; false"),
+            ("dots1", {"norm_topk_prob": False}, "norm_topk_prob is false, which recipes cannot express; true, as sigmoids"),
+            ("minimax_m2", {"num_experts_per_tok": 1}, "num_experts_per_tok is 1, which recipes cannot express; 2 or more"),
+            ("mistral4", {"n_group": 3}, "n_group is 3, which recipes cannot express; 1"),
+            ("glm4_moe_lite", {"first_k_dense_replace": 2}, "first_k_dense_replace is 2, which recipes cannot express; 1"),
+            ("olmo3", {"rope_scaling": {"rope_type": "yarn", "factor": 8.0, "attention_factor": 1.3}},
+             "rope_scaling.attention_factor is 1.3, which recipes cannot express; 1.2079441541679836"),
+            ("hunyuan_v1_dense", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 'rope_scaling.type is "dynamic", which recipes cannot'),
             ("llama4_text", {"num_experts_per_tok": 2}, "num_experts_per_tok is 2, which recipes cannot express; 1, as scores multiply"),
             ("llama4_text", {"layer_types": ["full_attention"] * LAYERS}, '"chunked_attention" for each layer with rotations'),
             ("llama4_text", {"no_rope_layers": [1]}, "no_rope_layers is [1]; one number for each of 2 layers is needed"),
