@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "compiler/basic/Numbers.h"
+#include "compiler/basic/Utf8.h"
 #include "compiler/page/OptionsData.h"
 #include "compiler/page/Page.h"
 #include "compiler/page/RunData.h"
