@@ -55,9 +55,12 @@ bool isSecretWord(std::string_view word) {
   return useOfVariable(name.substr(name.rfind('_') + 1)) == VariableUse::Secret;
 }
 
-/// Whether a text is a word of prose: no token of a service has letters in lower case alone.
+/// Whether a text is a word of prose: no token of a service has letters of one case alone.
 bool isWord(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return c >= 'a' && c <= 'z'; });
+  auto isIn = [&](char first, char last) {
+    return std::ranges::all_of(text, [&](char c) { return c >= first && c <= last; });
+  };
+  return isIn('a', 'z') || isIn('A', 'Z');
 }
 
 /// Where the value that begins at `at` ends: words, texts in quotes, and lists without blanks

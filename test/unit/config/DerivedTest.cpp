@@ -191,6 +191,28 @@ TEST(Derived, SelectiveRecomputationMeansTheCore) {
   EXPECT_EQ(ruleOf(*loaded, Opt::ModelRecomputeModules), "recompute-core-attention");
 }
 
+TEST(Derived, OffloadedLayersFollowFromUpstreamsOptions) {
+  auto moved = [](const std::string &options) {
+    auto loaded = loadBody(model(options, "llama"));
+    if (!loaded->config->has(Opt::ModelOffloadLayers))
+      return std::string();
+    EXPECT_EQ(ruleOf(*loaded, Opt::ModelOffloadLayers), "offloaded-layers");
+    std::string text;
+    for (const Value &entry : loaded->config->getList(Opt::ModelOffloadLayers))
+      text += *entry.asString() + " ";
+    return text;
+  };
+  const std::string first = "cpu_offloading = true\n cpu_offloading_num_layers = 2\n";
+  EXPECT_EQ(moved(first), "2*all 2*none ");
+  EXPECT_EQ(moved(first + "cpu_offloading_activations = false"), "")
+      << "model.cpu_offloading_activations";
+  const std::string modules = "fine_grained_activation_offloading = true\n"
+                              "offload_modules = [attn_norm, mlp_norm]\n";
+  EXPECT_EQ(moved(modules), "4*attn_norm+mlp_norm ");
+  EXPECT_EQ(moved(modules + "activation_offload_fraction = 0.4"),
+            "attn_norm+mlp_norm attn_norm 2*none ");
+}
+
 TEST(Derived, CommOverlapTurnsItsBucketsOn) {
   auto loaded =
       loadBody("comm_overlap.tp_comm_overlap = false\n ddp.use_distributed_optimizer = true\n"
