@@ -153,7 +153,10 @@ public:
     constexpr int64_t kGpusOfNodeMax = 8;
     if (slots_ > 0 && !recipe_.has(kPerNode))
       recipe_.set(kPerNode, Value::ofInt(slots_), hostsRange_);
-    int64_t nodes = recipe_.getIntOr(kNodes, 0), perNode = recipe_.getIntOr(kPerNode, 0);
+    int64_t nodes = recipe_.getIntOr(kNodes, 0), perNode = times_ * recipe_.getIntOr(kPerNode, 0);
+    all_ *= times_;
+    if (times_ > 1 && perNode > 0)
+      recipe_.set(kPerNode, Value::ofInt(perNode), recipe_.range(kPerNode));
     if (nodes == 0 && hosts_ > 0 && (all_ == 0 || perNode == 0))
       recipe_.set(kNodes, Value::ofInt(nodes = hosts_), hostsRange_);
     bool isOpen = nodes == 0 && (all_ == 0 || perNode == 0);
@@ -191,6 +194,10 @@ private:
       recipe_.set(kNodes, Value::ofInt(all_ / tasksPerNode_), allRange_);
     if (says == "PerNode")
       readCount(last, tasksPerNode_);
+    if (says == "Each" && !readCount(last, each_))
+      return setUnknownEach(last, word.range);
+    if (says == "Gpus" || says == "Times")
+      readCount(last, says == "Gpus" ? devices_ : times_);
     if (says == "PerNode" || says == "Each" || says == "Gpus")
       return set(kPerNode, last, word.range);
     if (says == "Map" && value.startswith("ppr:") && value.contains(":node"))
@@ -208,6 +215,16 @@ private:
         addVariable(part, word);
     if (int64_t number = 0; says == "All" && readCount(last, number))
       setAll(number, word.range);
+  }
+
+  /// What a launcher starts is one program a node, which starts a process for each GPU that it
+  /// finds.
+  void setUnknownEach(llvm::StringRef value, SourceRange range) {
+    all_ = 0;
+    if (devices_ > 0)
+      recipe_.set(kPerNode, Value::ofInt(devices_), range);
+    else
+      recipe_.setUnknown(kPerNode, value, range);
   }
 
   void setAll(int64_t number, SourceRange range) {
@@ -247,7 +264,7 @@ private:
     if (gpus > 0)
       setAll(chunks * gpus, range);
     if (gpus > 1)
-      set(kPerNode, std::to_string(gpus), range);
+      set(kPerNode, std::to_string(devices_ = gpus), range);
     else if (chunks > 0 && gpus == 0)
       set(kNodes, std::to_string(chunks), range);
   }
@@ -259,6 +276,7 @@ private:
     if (parts.size() < 2 || parts.front() != "gpu")
       return;
     set(kPerNode, parts.back(), range);
+    readCount(parts.back(), devices_);
     if (parts.size() == 3)
       if (std::optional<size_t> gpu =
               config::findEnumerator(config::EnumKind::Gpu, parts[1].lower()))
@@ -279,6 +297,8 @@ private:
   RecipeBuilder &recipe_;
   int64_t all_ = 0, tasksPerNode_ = 0; ///< of all processes, and of those on a node; 0: unknown
   int64_t hosts_ = 0, slots_ = 0;      ///< named hosts, and the processes on each
+  int64_t devices_ = 0, each_ = 0;     ///< GPUs of a node, and processes that a program starts
+  int64_t times_ = 1;                  ///< by which numbers of processes are multiplied
   RanWord elsewhere_;                  ///< what knows the nodes
   SourceRange allRange_, hostsRange_;
 };

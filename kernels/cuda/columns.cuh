@@ -49,10 +49,8 @@ inline dim3 sumGrid(const Tensor &x) {
 struct RowSumBuffers {
   float *partials;
 
-  RowSumBuffers(const Call &call, Scratch &scratch) {
-    const Tensor &x = call.in[1];
-    partials = scratch.take<float>(int64_t{sumGrid(x).y} * x.cols());
-  }
+  RowSumBuffers(const Call &call, Scratch &scratch)
+      : partials(scratch.take<float>(sumGrid(call.in[1]).y * call.in[1].cols())) {}
 };
 
 inline constexpr int kColumnLanes = 16;

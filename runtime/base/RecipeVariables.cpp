@@ -57,10 +57,8 @@ bool isSecretWord(std::string_view word) {
 
 /// Whether a text is a word of prose: no token of a service has letters of one case alone.
 bool isWord(std::string_view text) {
-  auto isIn = [&](char first, char last) {
-    return std::ranges::all_of(text, [&](char c) { return c >= first && c <= last; });
-  };
-  return isIn('a', 'z') || isIn('A', 'Z');
+  return std::ranges::all_of(text, [](unsigned char c) { return std::islower(c) != 0; }) ||
+         std::ranges::all_of(text, [](unsigned char c) { return std::isupper(c) != 0; });
 }
 
 /// Where the value that begins at `at` ends: words, texts in quotes, and lists without blanks

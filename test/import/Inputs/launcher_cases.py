@@ -28,6 +28,10 @@ CASES = [
     (f"mpirun -np 2 -N 1 {TORCHRUN}", "2 8"),
     (f"srun -n 2 --ntasks-per-node=1 {TORCHRUN}", "2 8"),
     (f"srun --ntasks=1 --gpus=8 {TORCHRUN}", "1 8"),
+    (f"#SBATCH -N 16\n#SBATCH --gres=gpu:a100:4\n#SBATCH --ntasks-per-node=1\nsrun torchrun --nproc_per_node=gpu {FLAGS}", "16 4 a100"),
+    (f"mpirun -np 4 --npernode 1 torchrun --nproc_per_node=gpu {FLAGS}", "4 ?"),
+    (f"jsrun -n 8 -r 1 -g 6 -a 6 -c 42 {PYTHON}", "8 6"),
+    (f"jsrun -n 8 -r 2 -a 3 {PYTHON}", "4 6"),
     # hosts
     (f"mpirun -np 16 -H a:8,b:8 {PYTHON}", "2 8"),
     (f"mpirun -np 8 -H a:8,b:8 {PYTHON}", "1 8"),
