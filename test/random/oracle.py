@@ -21,7 +21,7 @@ import stored
 from extents import has_odd_extent
 from presets import PRESETS, targets
 from recipes import FAMILIES, OPTIONS, parse_value
-from recomputed import module_missing, recomputed_layers, selective
+from recomputed import module_missing, moved_layers, recomputed_layers, selective
 from unexecuted import not_executed, weight_shards, without_effect
 
 SHARDINGS, BYTES_TOKENS = ["no_shard", "optim", "optim_grads", "optim_grads_params"], 257
@@ -519,6 +519,7 @@ ERRORS = {
     **frozen.RULES,
     **muon.RULES,
     "recompute-layers": lambda f: f.has("model.recompute_layers") and f.has("model.num_layers") and recomputed_layers(f) is None,
+    "offload-layers": lambda f: f.has("model.offload_layers") and f.has("model.num_layers") and moved_layers(f) is None,
     "recompute-layers-without-auto": lambda f: f.has("model.recompute_layers") and f["model.recompute_granularity"] != "auto",
     "recompute-module-needs": module_missing,
     "full-graph-nan-check": lambda f: f["model.cuda_graph_impl"] == "full_iteration" and

@@ -19,6 +19,8 @@ def parse_value(text, kind):
         return [parse_value(part, kind[:-1]) for part in inner.split(",")] if inner else []
     if text in ("true", "false"):
         return text == "true"
+    if text == "none" and kind != "enum":
+        return None
     if kind in ("int", "size", "duration"):
         return int(text.replace("_", "")) if re.fullmatch(r"-?[\d_]+", text) else text
     if kind == "float":

@@ -1,20 +1,26 @@
-"""Which ops a recipe's settings recompute: a part of oracle.py."""
+"""Which ops a recipe's settings recompute or move to the host: a part of oracle.py."""
 
 RECOMPUTED = {"core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out", "gdp_in_proj",
               "gdp_qkv", "mhc"}
+MOVED = {"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "mlp_act", "expert_fc1", "moe_act", "fused_group_mlp", "gdp_qkv"}
 
 
-def recomputed_layers(f):
+def recomputed_layers(f, path="model.recompute_layers", whole="full", parts=frozenset(RECOMPUTED)):
     """The parts of each layer that are recomputed, as sets of words; None if the entries are malformed."""
     layers = []
-    for entry in f["model.recompute_layers"]:
+    for entry in f[path]:
         count, star, words = entry.rpartition("*")
         words = words.split("+")
-        wrong = len(set(words)) < len(words) or words not in (["full"], ["none"]) and not set(words) <= RECOMPUTED
+        wrong = len(set(words)) < len(words) or words not in ([whole], ["none"]) and not set(words) <= parts
         if star and not (count.isdigit() and int(count) > 0) or wrong:
             return None
         layers += [set(words)] * int(count or 1)
     return layers if len(layers) == f.num("model.num_layers") else None
+
+
+def moved_layers(f):
+    """The same of what lies on the host between forward and backward pass."""
+    return recomputed_layers(f, "model.offload_layers", "all", MOVED)
 
 
 def selective(f, module):
