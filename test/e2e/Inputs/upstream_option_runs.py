@@ -126,7 +126,7 @@ def check_copies(trial):
         rest, said = lines_of(trial, [f"checkpoint.load={trial.folder / 'saved'}", "train.train_iters=6"])
         expect([line["step"] for line in rest] == [5, 6], said)
     _, said = lines_of(trial, [*trial.saves("other"), "train.train_iters=2", "checkpoint.also_save_hf_checkpoint=true",
-                               "model.normalization=LayerNorm"])
+                               "model.softmax_type=learnable"])
     expect("the Hugging Face copy of step 2 is not written" in said and "[hf-copy-not-written]" in said, said)
     expect(trial.saved("other") == [2], f"saved {trial.saved('other')}")
     trial.refused([*saves, "checkpoint.hf_source_path=no-such-model"], "is 'no-such-model', which is not a folder of a model")
