@@ -26,6 +26,12 @@ using model::OffloadModule;
 
 bool isOfBackward(const Op &op) { return op.phase == plan::Phase::Backward; }
 
+/// The row of the op, or of the op whose result it quantises.
+const plan::OpInfo &producerInfo(const Op &op) {
+  const plan::OpInfo &info = plan::opInfo(op);
+  return info.form ? plan::opInfo(info.form->producer) : info;
+}
+
 class HostValues {
 public:
   HostValues(const plan::Plan &plan, const plan::Segment &segment)
@@ -85,7 +91,7 @@ private:
   }
 
   void noteForward(const Op &op) {
-    const plan::OpInfo &info = plan::opInfo(op.kind); // an epilogue changes no role
+    const plan::OpInfo &info = producerInfo(op);
     const bool isAttention = info.work.cost == plan::CostClass::Attention;
     if (op.unit >= 0 && isAttention)
       attention_[static_cast<size_t>(op.unit)] = 1;
@@ -144,7 +150,7 @@ private:
     if (facts.isAttended)
       return CoreAttn;
     const auto [op, result] = madeBy(id);
-    const plan::Recompute is = plan::opInfo(op->kind).recompute;
+    const plan::Recompute is = producerInfo(*op).recompute;
     if (is == plan::Recompute::Attention)
       return result == 0 ? AttnProj : CoreAttn;
     if (facts.isActivated)
@@ -170,9 +176,9 @@ private:
     return {&op, value.defResult};
   }
 
-  /// The result of a fused sum and norm that is the sum; an epilogue changes the results' order.
+  /// The result of a fused sum and norm that is the sum. Forms have results in another order.
   static size_t sumAt(const Op &norm) {
-    std::string_view names = plan::opInfo(norm.kind).results;
+    std::string_view names = producerInfo(norm).results;
     int at = plan::positionOf(plan::opInfo(norm).results, names.substr(0, names.find(' ')));
     return static_cast<size_t>(at);
   }

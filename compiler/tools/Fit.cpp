@@ -180,8 +180,7 @@ void printText(const config::Config &config, const plan::Plan &plan, const FitOp
     smallest = std::min(smallest, split.bytes);
   if (int64_t limit = config.derived().memoryBytes; limit > 0 && smallest > limit)
     printOut("none fits: the smallest needs {}. 'shardc tune' combines splits, "
-             "sharding, micro batch and "
-             "recomputation\n",
+             "sharding, micro batch and recomputation\n",
              plan::formatBytes(smallest));
 }
 

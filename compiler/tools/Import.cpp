@@ -121,7 +121,7 @@ int runImport(const ImportCommand &command) {
   for (const std::string &variable : command.variables) {
     auto [name, value] = llvm::StringRef(variable).split('=');
     options.variables[name.str()] = value.str();
-    if (useOfVariable(name.str()) == VariableUse::Secret && isDistinct(value.str()))
+    if (isSecret(name.str(), value.str()))
       secrets.push_back(value.str());
   }
   session.sources().hide(std::move(secrets));

@@ -53,10 +53,6 @@ constexpr llvm::StringLiteral kIdleRowFields =
     "hf_validation_proportion packed_val_data_path tokenizer_model_name dataset_root chat "
     "use_hf_tokenizer_chat_template strip_whitespace packed_train_data_path add_sep hf_dataset";
 
-bool isOneOf(llvm::StringRef words, llvm::StringRef word) {
-  return llvm::is_contained(llvm::split(words, ' '), word);
-}
-
 } // namespace
 
 void BridgeSettings::setDataClass(const Tree &map) {

@@ -84,7 +84,7 @@ llvm::ArrayRef<UpstreamName> upstreamNames() { return kNames; }
 
 const UpstreamName *findName(NameKind kind, llvm::StringRef name) {
   const auto *found = llvm::find_if(kNames, [&](const UpstreamName &row) {
-    return row.kind == kind && llvm::is_contained(llvm::split(row.names, ' '), name);
+    return row.kind == kind && isOneOf(row.names, name);
   });
   return found == std::end(kNames) ? nullptr : found;
 }

@@ -5,7 +5,9 @@
 
 #include "compiler/config/Config.h"
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
+#include "llvm/ADT/StringExtras.h"
 
 namespace shardc::upstream {
 
@@ -32,6 +34,10 @@ struct UpstreamName {
   llvm::StringRef names, text; ///< names with blanks between them
 };
 llvm::ArrayRef<UpstreamName> upstreamNames();
+/// Whether it is one of the words, which have blanks between them.
+inline bool isOneOf(llvm::StringRef words, llvm::StringRef word) {
+  return !word.empty() && llvm::is_contained(llvm::split(words, ' '), word);
+}
 /// The row of a name; null if there is none.
 const UpstreamName *findName(NameKind kind, llvm::StringRef name);
 

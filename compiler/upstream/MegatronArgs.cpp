@@ -112,10 +112,6 @@ constexpr LauncherRow kLaunchers[] = {
 #include "compiler/upstream/Launchers.def"
 };
 
-bool lists(llvm::StringRef names, llvm::StringRef name) {
-  return !name.empty() && llvm::is_contained(llvm::split(names, ' '), name);
-}
-
 /// Collects the number and the type of GPUs, and variables, from options of launchers and from
 /// directives of job scripts.
 class Machines {
@@ -127,7 +123,7 @@ public:
     llvm::StringRef launcher;
     for (size_t i = 0; i < words.size(); ++i) {
       llvm::StringRef word = words[i].text, program = word.substr(word.rfind('/') + 1);
-      if (llvm::any_of(kLaunchers, [&](auto &row) { return lists(row.launchers, program); }))
+      if (llvm::any_of(kLaunchers, [&](auto &row) { return isOneOf(row.launchers, program); }))
         launcher = program;
       auto [name, value] = word.split('=');
       bool isJoined = name.size() > 2 && name[0] == '-' && llvm::isDigit(name[2]); // `-N2`
@@ -135,7 +131,8 @@ public:
       value = isJoined ? word.substr(2) : value;
       std::replace(key.begin() + std::min<size_t>(key.size(), 2), key.end(), '_', '-');
       const auto *row = llvm::find_if(kLaunchers, [&](const LauncherRow &one) {
-        return lists(one.options, key) && (one.launchers == "*" || lists(one.launchers, launcher));
+        return isOneOf(one.options, key) &&
+               (one.launchers == "*" || isOneOf(one.launchers, launcher));
       });
       if (row == std::end(kLaunchers)) {
         addVariable(word.startswith("-") ? value : word, words[i]);
@@ -194,7 +191,7 @@ private:
       recipe_.set(kNodes, Value::ofInt(all_ / tasksPerNode_), allRange_);
     if (says == "PerNode")
       readCount(last, tasksPerNode_);
-    if (says == "Each" && !readCount(last, each_))
+    if (int64_t each = 0; says == "Each" && !readCount(last, each))
       return setUnknownEach(last, word.range);
     if (says == "Gpus" || says == "Times")
       readCount(last, says == "Gpus" ? devices_ : times_);
@@ -297,7 +294,7 @@ private:
   RecipeBuilder &recipe_;
   int64_t all_ = 0, tasksPerNode_ = 0; ///< of all processes, and of those on a node; 0: unknown
   int64_t hosts_ = 0, slots_ = 0;      ///< named hosts, and the processes on each
-  int64_t devices_ = 0, each_ = 0;     ///< GPUs of a node, and processes that a program starts
+  int64_t devices_ = 0;                ///< GPUs of a node; 0: unknown
   int64_t times_ = 1;                  ///< by which numbers of processes are multiplied
   RanWord elsewhere_;                  ///< what knows the nodes
   SourceRange allRange_, hostsRange_;

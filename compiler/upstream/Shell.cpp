@@ -101,7 +101,7 @@ std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::strin
                              std::string text) {
   std::vector<std::string> values;
   for (const auto &[name, value] : variables)
-    if (isDistinct(value) && useOfVariable(name) == VariableUse::Secret)
+    if (isSecret(name, value))
       values.push_back(value);
   return withoutValues(std::move(text), values);
 }

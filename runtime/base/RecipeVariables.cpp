@@ -61,17 +61,26 @@ bool isWord(std::string_view text) {
          std::ranges::all_of(text, [](unsigned char c) { return std::isupper(c) != 0; });
 }
 
+/// Whether a value occurs nowhere else by chance, as short ones, numbers, paths and words do.
+bool isDistinct(std::string_view value) {
+  constexpr size_t kBytesMin = 6;
+  return value.size() >= kBytesMin && !isWord(value) && value.find_first_of("$`") == value.npos &&
+         value.find_first_not_of("0123456789_.,eE+-") != value.npos && !value.starts_with('/') &&
+         !value.starts_with('.') && !value.starts_with('~');
+}
+
 /// Where the value that begins at `at` ends: words, texts in quotes, and lists without blanks
 /// between them, and what is added to it.
 size_t endOfValue(std::string_view text, size_t at) {
-  constexpr std::string_view kEnds = " \t\r\n,;}])";
+  constexpr std::string_view kEndsOrQuotes = " \t\r\n,;}])\"'";
+  constexpr std::string_view kEnds = kEndsOrQuotes.substr(0, kEndsOrQuotes.size() - 2);
   while (true) {
     const char quote = text[at];
     size_t end = at + 1;
     if (std::string_view all = text.substr(at); all.starts_with("\"\"\"") || all.starts_with("'''"))
       end = text.find(all.substr(0, 3), at + 3), end += end == text.npos ? 0 : 3;
     else if (quote != '"' && quote != '\'')
-      end = text.find_first_of(quote == '[' || quote == '{' ? "]}" : " \t\r\n,;}])\"'", at);
+      end = text.find_first_of(quote == '[' || quote == '{' ? "]}" : kEndsOrQuotes, at);
     else {
       while (end < text.size() && text[end] != quote && text[end] != '\n')
         end += text[end] == '\\' ? 2 : 1;
@@ -87,8 +96,8 @@ size_t endOfValue(std::string_view text, size_t at) {
   }
 }
 
-/// Where the value of a name in [begin, end) begins if a colon at `at` follows: in YAML perhaps
-/// after an anchor, or indented on the next line.
+/// Where the value after the colon at `at` begins: in YAML perhaps after an anchor, or indented on
+/// the next line.
 size_t valueAfterColon(std::string_view text, size_t at) {
   at = text.find_first_not_of(" \t", at + 1);
   if (at < text.size() && text[at] == '&')
@@ -148,11 +157,8 @@ std::string withoutSecrets(std::string_view text) {
   return out;
 }
 
-bool isDistinct(std::string_view value) {
-  constexpr size_t kBytesMin = 6;
-  return value.size() >= kBytesMin && !isWord(value) && value.find_first_of("$`") == value.npos &&
-         value.find_first_not_of("0123456789_.,eE+-") != value.npos && !value.starts_with('/') &&
-         !value.starts_with('.') && !value.starts_with('~');
+bool isSecret(std::string_view name, std::string_view value) {
+  return isDistinct(value) && useOfVariable(name) == VariableUse::Secret;
 }
 
 std::vector<std::string> secretsIn(std::string_view text) {

@@ -27,7 +27,8 @@ std::string withoutSecrets(std::string_view text);
 /// The values that withoutSecrets() finds in a text and that do not occur elsewhere by chance, as
 /// short ones, numbers, paths and words do; at most 100.
 std::vector<std::string> secretsIn(std::string_view text);
-bool isDistinct(std::string_view value);
+/// Whether a variable's value is such a secret.
+bool isSecret(std::string_view name, std::string_view value);
 
 /// The text with asterisks in the place of each of the values.
 std::string withoutValues(std::string text, const std::vector<std::string> &values);

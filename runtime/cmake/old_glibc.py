@@ -8,15 +8,16 @@ ziglang of PyPI, which must be installed for this Python, links them, since it k
 NVIDIA's become parts of the programs, also the C++ runtime.
 """
 
+import fnmatch
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
 
-PROGRAMS = ("shardc", "shardc-opt", "shardc-run")
+from wheel import LEFT_OUT as NVIDIA, PROGRAMS
+
 TARGET = "x86_64-linux-gnu.2.28"
-NVIDIA = re.compile(r"lib(nccl|cudnn\w*|cublas\w*|nvrtc|cuda)\.so")
 LEFT_OUT = {"fmt", "z3"}  # old_glibc.cpp has {fmt}; LLVM's Support library names Z3 and calls nothing of it
 
 
@@ -27,7 +28,7 @@ def output(*words):
 def linked(word):
     """What to link instead of a word of the build's command: the archive of a shared library."""
     library = re.fullmatch(r"(.*/lib([\w-]+))\.so[.\d]*", word)
-    if not library or NVIDIA.search(word):
+    if not library or any(fnmatch.fnmatch(pathlib.Path(word).name, name) for name in NVIDIA):
         return [] if word.startswith("-fuse-ld") else [word]
     return [] if library[2] in LEFT_OUT else [library[1] + ".a"]
 

@@ -347,7 +347,7 @@ template <OpKind kind> consteval size_t resultIndex(names::NameOf<kind, true> na
 
 extern const std::array<OpInfo, kOpCount> kOpInfos; ///< indexed by kind
 inline const OpInfo &opInfo(OpKind kind) { return kOpInfos[static_cast<size_t>(kind)]; }
-/// The op that does what both do; nothing if there is no such FORM row.
+/// The FORM row of a producer and a quantizer; nothing if they have none.
 std::optional<OpKind> quantisingForm(OpKind producer, OpKind quantizer);
 /// The op with this name, such as `swiglu` or `swiglu.amax`; nothing if there is none.
 std::optional<OpKind> parseOpKind(std::string_view name);

@@ -22,7 +22,7 @@ enum class OpFault : uint8_t {
   UnknownFactor,    ///< a result names a factor that neither an operand nor a clause has
   Uncounted,        ///< a factor with `?` needs an operand with row counts or indices
   Transposed,       ///< a transposed value needs at least two dimensions
-  Type,             ///< the word is no type
+  Type,             ///< no type has this name
   UnknownName,      ///< the op has no operand or result of this name
   Facts,            ///< two facts contradict each other (OpRows.cpp)
   Steps,            ///< the steps are malformed, or use a value that is not made

@@ -67,9 +67,7 @@ struct OpTypes {
   constexpr const ValueType &operand(size_t i) const {
     return operandTypes[i < operandCount ? i : operandCount - 1u];
   }
-  constexpr const ValueType &result(size_t i) const {
-    return resultTypes[i];
-  } ///< the entry for result i
+  constexpr const ValueType &result(size_t i) const { return resultTypes[i]; }
 };
 
 const OpTypes &typesOf(OpKind kind);

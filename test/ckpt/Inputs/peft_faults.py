@@ -128,7 +128,7 @@ def check_tensors():
 
 
 def check_magnitudes():
-    """DoRA's magnitudes under the name that they have in PEFT's memory, and without DoRA in the settings."""
+    """Magnitudes of DoRA import if '.weight' ends their names, as in PEFT's memory, and not if the settings lack 'use_dora'."""
     folder = each_folder(PLAIN["dora"])
     path = folder / "adapter/adapter_model.safetensors"
     peft_numbers.write(path, {name + ".weight" * name.endswith("lora_magnitude_vector"): tensor for name, tensor in peft_numbers.read(path).items()})

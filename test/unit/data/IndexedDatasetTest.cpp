@@ -176,7 +176,7 @@ TEST(IndexedDataset, InconsistentFieldsAreNamed) {
   }
 }
 
-/// An index of holes claims two billion sequences, of which none may be looked at.
+/// A sparse index claims two billion sequences; opening it must read none of them.
 TEST(IndexedDataset, SizesThatContradictAreFoundAtOnce) {
   TempFolder folder;
   constexpr uint64_t kSequences = 2147483647, kEnd = 34 + kSequences * 12 + 16;
