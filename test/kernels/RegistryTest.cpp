@@ -1,9 +1,9 @@
 // Compares the kernel table with the op table: every op that executes has a kernel, which accepts
 // calls that the op table allows, and refuses calls that its run() cannot handle.
 #include "kernels/host/Registry.h"
-#include "kernels/bench/Cases.h"
 #include "runtime/plan/OpInfo.h"
 #include "test/kernels/Harness.h"
+#include "test/kernels/bench/Cases.h"
 
 #include <algorithm>
 #include <string>

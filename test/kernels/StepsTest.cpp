@@ -9,10 +9,10 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/bench/Cases.h"
 #include "kernels/host/Registry.h"
 #include "runtime/plan/OpInfo.h"
 #include "test/kernels/Harness.h"
+#include "test/kernels/bench/Cases.h"
 
 namespace shardc::kernels::test {
 namespace {

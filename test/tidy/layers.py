@@ -63,20 +63,18 @@ ARROWS = {
     # Kernels see plain structs.
     "kernels": ["runtime/base"],
     "kernels/api": ["runtime/base"],
-    # The kernels of steps, and the cases of ops, read the table of ops.
+    # The kernels of steps read the table of ops.
     "kernels/host": ["kernels", "kernels/api", "runtime/base", "runtime/plan"],
     "kernels/cuda": ["kernels", "kernels/api", "kernels/host", "runtime/base"],
-    "kernels/bench": ["kernels", "kernels/api", "kernels/host", "kernels/cuda", "runtime/base", "runtime/plan"],
 }
 
 # Libraries that only some folders or files may see: (name, pattern of the include, folders and files).
 LIBRARIES = [
     ("ANTLR", r"antlr4", ["compiler/parse", "grammar"]),
     ("LLVM", r"(llvm|clang)/", ["compiler"]),
-    ("CUDA", r"(cuda|cublas|cudnn|nccl|cub/|cooperative_groups|nvtx|mma\.h)",
-     ["runtime/backend/cuda", "kernels/cuda", "kernels/bench"]),
+    ("CUDA", r"(cuda|cublas|cudnn|nccl|cub/|cooperative_groups|nvtx|mma\.h)", ["runtime/backend/cuda", "kernels/cuda"]),
     ("GoogleTest", r"(gtest|gmock)/", []),
-    ("Google Benchmark", r"benchmark/", ["kernels/bench"]),
+    ("Google Benchmark", r"benchmark/", []),
     # Its headers take seconds to compile: one source wraps them for all programs.
     ("CLI11", r"CLI/", ["runtime/base/CommandLine.cpp"]),
 ]

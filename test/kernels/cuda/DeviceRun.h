@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/api/Kernel.h"
-#include "kernels/bench/Cases.h"
 #include "kernels/cuda/Context.h"
+#include "test/kernels/bench/Cases.h"
 
 namespace shardc::kernels::test {
 

@@ -4,11 +4,11 @@
 #include <cstring>
 #include <deque>
 
-#include "kernels/bench/Cases.h"
 #include "kernels/host/Registry.h"
 #include "runtime/base/Float8.h"
 #include "runtime/base/Nf4Scales.h"
 #include "runtime/base/Philox.h"
+#include "test/kernels/bench/Cases.h"
 
 namespace shardc::plan::factors {
 

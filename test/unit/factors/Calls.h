@@ -55,8 +55,8 @@ struct Sample {
 };
 
 /// A call with random numbers and random small extents. Several forms of one op have their own case
-/// names. If `hasBlocks`, extents have two blocks of scales. Empty if kernels/bench has no such
-/// case.
+/// names. If `hasBlocks`, extents have two blocks of scales. Empty if the bench has no case of
+/// that name.
 std::optional<Sample> makeSample(OpKind kind, std::string_view caseName, uint64_t seed,
                                  bool hasBlocks, DType dtype = DType::F32);
 

@@ -83,7 +83,7 @@ Sample sampleOf(const Form &form, uint64_t seed, bool hasBlocks = false) {
   std::optional<Sample> made =
       makeSample(form.op, isCase ? form.name : infoOf(form).name, seed, hasBlocks);
   if (!made) {
-    ADD_FAILURE() << "no case of " << form.name << " in kernels/bench/Cases.cpp";
+    ADD_FAILURE() << "no case of " << form.name << " in test/kernels/bench/Cases.cpp";
     return {};
   }
   Sample sample = std::move(*made);

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "kernels/bench/CaseBuilder.h"
+#include "test/kernels/bench/CaseBuilder.h"
 
 namespace shardc::kernels::bench {
 

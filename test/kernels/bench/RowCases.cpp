@@ -1,5 +1,5 @@
 // Makes calls from the shapes and types in the op table. What these do not say is a row here.
-#include "kernels/bench/RowCases.h"
+#include "test/kernels/bench/RowCases.h"
 
 #include <charconv>
 #include <cmath>

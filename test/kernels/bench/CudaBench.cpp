@@ -22,13 +22,13 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/bench/Cases.h"
-#include "kernels/bench/Experts.h"
-#include "kernels/bench/MedianTime.h"
-#include "kernels/bench/Symmetric.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/RankSum.h"
 #include "kernels/cuda/Registry.h"
+#include "test/kernels/bench/Cases.h"
+#include "test/kernels/bench/Experts.h"
+#include "test/kernels/bench/MedianTime.h"
+#include "test/kernels/bench/Symmetric.h"
 
 namespace shardc::kernels::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/bench/Symmetric.h"
+#include "test/kernels/bench/Symmetric.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,11 +8,11 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/bench/MedianTime.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Symmetric.h"
 #include "runtime/base/Philox.h"
+#include "test/kernels/bench/MedianTime.h"
 
 namespace shardc::kernels::bench {
 namespace {

@@ -1,8 +1,8 @@
 // Makes the calls of ops whose operands the op table does not describe: loads, shards, lists and
 // optimizers. RowCases.cpp makes the others.
-#include "kernels/bench/CaseBuilder.h"
-#include "kernels/bench/OptimizerCases.h"
-#include "kernels/bench/RowCases.h"
+#include "test/kernels/bench/CaseBuilder.h"
+#include "test/kernels/bench/OptimizerCases.h"
+#include "test/kernels/bench/RowCases.h"
 
 namespace shardc::kernels::bench {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include "kernels/bench/Cases.h"
 #include "kernels/host/Registry.h"
+#include "test/kernels/bench/Cases.h"
 
 namespace shardc::kernels::bench {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/bench/OptimizerCases.h"
+#include "test/kernels/bench/OptimizerCases.h"
 
 #include <algorithm>
 

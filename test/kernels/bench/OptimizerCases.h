@@ -1,7 +1,7 @@
 // Cases of optimizers, and of the op that draws initial weights.
 #pragma once
 
-#include "kernels/bench/CaseBuilder.h"
+#include "test/kernels/bench/CaseBuilder.h"
 
 namespace shardc::kernels::bench {
 

@@ -5,11 +5,11 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/bench/Cases.h"
 #include "runtime/base/Float8.h"
 #include "runtime/base/Nf4Scales.h"
 #include "runtime/base/Philox.h"
 #include "runtime/base/StepState.h"
+#include "test/kernels/bench/Cases.h"
 
 namespace shardc::kernels::bench {
 

@@ -1,4 +1,4 @@
-#include "kernels/bench/Experts.h"
+#include "test/kernels/bench/Experts.h"
 
 #include <algorithm>
 #include <chrono>
@@ -12,11 +12,11 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/bench/MedianTime.h"
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Registry.h"
 #include "runtime/base/Philox.h"
+#include "test/kernels/bench/MedianTime.h"
 
 namespace shardc::kernels::bench {
 namespace {
