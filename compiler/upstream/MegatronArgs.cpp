@@ -123,6 +123,7 @@ public:
     llvm::StringRef launcher;
     for (size_t i = 0; i < words.size(); ++i) {
       llvm::StringRef word = words[i].text, program = word.substr(word.rfind('/') + 1);
+      program = program.endswith("sh") ? program : program.split('.').first; // `mpiexec.hydra`
       if (llvm::any_of(kLaunchers, [&](auto &row) { return isOneOf(row.launchers, program); }))
         launcher = program;
       auto [name, value] = word.split('=');
@@ -138,9 +139,16 @@ public:
         addVariable(word.startswith("-") ? value : word, words[i]);
         continue;
       }
+      if (row->says == "Parts") {
+        parts_ = words[i];
+        continue;
+      }
       if (value.empty() && i + 1 < words.size())
         value = words[++i].text;
-      readOption(row->says, value, words[i]);
+      std::string text = value.str();
+      if (row->says == "Variable" && !value.contains('=') && i + 1 < words.size())
+        text += "=" + words[++i].text;
+      readOption(row->says, text, words[i]);
     }
   }
 
@@ -156,13 +164,14 @@ public:
       recipe_.set(kPerNode, Value::ofInt(perNode), recipe_.range(kPerNode));
     if (nodes == 0 && hosts_ > 0 && (all_ == 0 || perNode == 0))
       recipe_.set(kNodes, Value::ofInt(nodes = hosts_), hostsRange_);
-    bool isOpen = nodes == 0 && (all_ == 0 || perNode == 0);
-    if (isOpen && (!elsewhere_.text.empty() || all_ > kGpusOfNodeMax)) {
+    bool isOpen = nodes == 0 && (all_ == 0 || perNode == 0), isParts = !parts_.text.empty();
+    const RanWord &known = isParts ? parts_ : elsewhere_;
+    if (isParts || (isOpen && (!known.text.empty() || all_ > kGpusOfNodeMax))) {
       std::string what =
-          elsewhere_.text.empty() ? fmt::format("nodes of {} processes", all_) : elsewhere_.text;
+          known.text.empty() ? fmt::format("nodes of {} processes", all_) : known.text;
       for (Opt opt : {kNodes, kPerNode})
-        if (!recipe_.has(opt))
-          recipe_.setUnknown(opt, what, elsewhere_.text.empty() ? allRange_ : elsewhere_.range);
+        if (isParts || !recipe_.has(opt))
+          recipe_.setUnknown(opt, what, known.text.empty() ? allRange_ : known.range);
       return;
     }
     if (perNode == 0 && all_ > 0 && all_ % std::max<int64_t>(nodes, 1) == 0)
@@ -186,6 +195,8 @@ private:
     value.split(parts, ',');
     if (says == "Nodes")
       return set(kNodes, value, word.range);
+    if (says == "Variable")
+      return addVariable(value, word);
     if (says == "Each" && all_ > 0 && tasksPerNode_ > 0 && all_ % tasksPerNode_ == 0 &&
         !recipe_.has(kNodes))
       recipe_.set(kNodes, Value::ofInt(all_ / tasksPerNode_), allRange_);
@@ -209,7 +220,7 @@ private:
       else if (says == "Chunks")
         readChunks(part, word.range);
       else if (says == "Variables")
-        addVariable(part, word);
+        addVariable(part.trim(), word);
     if (int64_t number = 0; says == "All" && readCount(last, number))
       setAll(number, word.range);
   }
@@ -296,7 +307,7 @@ private:
   int64_t hosts_ = 0, slots_ = 0;      ///< named hosts, and the processes on each
   int64_t devices_ = 0;                ///< GPUs of a node; 0: unknown
   int64_t times_ = 1;                  ///< by which numbers of processes are multiplied
-  RanWord elsewhere_;                  ///< what knows the nodes
+  RanWord elsewhere_, parts_;          ///< what knows the nodes; what begins another part of a job
   SourceRange allRange_, hostsRange_;
 };
 
@@ -573,8 +584,19 @@ private:
     flags_.facts.isWhole = isNamed && hasFlag(words);
     std::vector<RanWord> launcher(words.begin(), words.begin() + program);
     readExported();
-    for (const auto &[name, value] : command.environment)
+    std::vector<std::pair<std::string, RanWord>> variables = command.environment;
+    for (const auto &[name, value] : variables)
       readVariable(recipe_, name, value);
+    for (const auto &[name, value] : run_.exported)
+      variables.insert(variables.begin(), {name, value.value_or(RanWord())});
+    auto isTorchrun = [](const RanWord &word) {
+      return llvm::StringRef(word.text).endswith("torchrun") ||
+             word.text == "torch.distributed.run";
+    };
+    if (llvm::any_of(launcher, isTorchrun)) // reads `PET_NNODES` as `--nnodes`
+      for (const auto &[name, value] : variables)
+        if (llvm::StringRef option = name; option.consume_front("PET_"))
+          machines_.read({{"torchrun", value.range}, {"--" + option.lower(), value.range}, value});
     machines_.read(launcher);
     words.erase(words.begin(), words.begin() + program);
     return words;

@@ -18,6 +18,7 @@ character, a mark, represents each unknown part of a text. Marks remain valid wh
 """
 
 import collections
+import itertools
 import json
 import pathlib
 import re
@@ -34,6 +35,7 @@ NAME, ARGUMENT, INTEGER = re.compile(r"[A-Za-z_]\w*", re.A), re.compile(r"[1-9][
 OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|(?<!\w)([A-Za-z_]\w*)", re.A)  # a variable in arithmetic
 SHELL, IN_TEXT = re.compile(r"(.*/)?(ba|da|z)?sh"), re.compile(r"-[a-z]*c")  # a shell, and its option before a script in one word
 DIRECTIVES = {"#SBATCH": "sbatch", "#PBS": "qsub", "#BSUB": "bsub", "#FLUX:": "flux"}  # in a job script, and the program that reads it
+QUOTED, QUOTES = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+"""), re.compile(r"""(["'])(.*?)\1""")  # a word of a directive
 FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*", re.A)
 # Texts that a shell would expand further, and lists of numbers or flags, which it would not.
 PATTERN, LIST, BRACES, TILDE = (re.compile(text) for text in (r"[*?\[]", r"--.*|[0-9\[(][0-9\[\]*+()., ]*", r"\{[^}]*(,|\.\.)[^}]*\}", "(^|[:=])~"))
@@ -314,9 +316,10 @@ class Reader:
             before = self.source[max(comment["Pos"] - 1, 0):comment["Pos"]]
             if before not in b"\n \t\r;&|(<>":  # shfmt 3.6 reads `$A#b` as a comment
                 raise Malformed(comment["Pos"], "this is not a comment")
-            mark, *words = self.string(comment).partition(" #")[0].split() or [""]
+            mark, *words = QUOTED.findall(re.sub("^# *flux:", "#FLUX: ", self.string(comment), flags=re.I))
             if before in b"\n" and mark in DIRECTIVES:
-                found += [[*place_of(comment), word] for word in [DIRECTIVES[mark], *words]]
+                words = itertools.takewhile(lambda word: word[0] != "#", words)
+                found += [[*place_of(comment), word] for word in [DIRECTIVES[mark], *(QUOTES.sub(r"\2", word) for word in words)]]
         return found
 
     def assigned_flags(self):
@@ -444,8 +447,8 @@ class Reader:
                 return words[at + 2], at, words[at + 4:]
         is_job = words[:1] == ["sbatch"]
         for at, word in enumerate(words if is_job else ()):
-            if word.startswith("--wrap="):
-                return word.removeprefix("--wrap="), at, []
+            if re.match("--wrap(=|$)", word) and words[at:] != ["--wrap"]:
+                return word.partition("=")[2] or words[at + 1], at, []
         if "Document" not in node or not words or not (is_job or SHELL.fullmatch(words[-1])):
             return None, 0, []
         document, is_plain = node["Document"]["Hdoc"], all(part["Type"] == "Lit" for part in node["Document"]["Word"]["Parts"])
