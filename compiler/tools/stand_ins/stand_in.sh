@@ -56,8 +56,9 @@ slurm_job() {
 
 # Prints the directives before a script's first command, one word per line
 directives() {
-  PATH=$tools sed -n -e '/^[ \t]*[^# \t]/q' -e 's/^#\(SBATCH\|PBS\|BSUB\)\([ \t].*\)/\2/' -e 's/[ \t]#.*//' -e '/^[^#]/p' "$1" |
-    PATH=$tools xargs -n 1 2>/dev/null
+  PATH=$tools sed -nE -e '/^[ \t]*[^# \t]/q' -e 's/^# *flux:/#FLUX /I' -e '/^#(SBATCH|PBS|BSUB|FLUX)[ \t]/!d' \
+    -e 's/^#[A-Z]+[ \t]+//' -e "s/((\"[^\"]*\"|'[^']*'|[^ \t])+)[ \t]*/\1\n/g" -e 's/(^|\n)#.*//' -e 's/\n$//' \
+    -e "s/\"([^\"]*)\"|'([^']*)'/\1\2/g" -e '/./p' "$1"
 }
 
 # submit SCRIPT OPTIONS... -- ARGUMENTS...: runs a script as a job
@@ -187,6 +188,7 @@ case $name in
 sh | bash | zsh) exec "$folder/bin/bash" "$@" ;;
 sleep) ;;
 sbatch | qsub | bsub) sbatch "$@" ;;
+flux) if [ "$1" = batch ]; then sbatch "${@:2}"; else follow_or_record "$@"; fi ;;
 nvidia-smi) nvidia_smi "$@" ;;
 scontrol) scontrol "$@" ;;
 hostname) case $1 in -[iI] | --ip-address | --all-ip-addresses) echo 10.0.0.1 ;; *) echo node0 ;; esac ;;

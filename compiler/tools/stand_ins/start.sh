@@ -1,6 +1,6 @@
 #!/bin/bash -p
 # Starts a launch script whose launchers are stand-ins. First creates the folder that becomes its PATH, and the paths
-# that an earlier run lacked. A script with #SBATCH lines starts as Slurm would start it; #PBS and #BSUB likewise.
+# that an earlier run lacked. A script with #SBATCH lines starts as Slurm would start it; #PBS, #BSUB and #FLUX: likewise.
 #   start.sh SCRIPT ARGUMENT...
 folder=$SHARDC_FOLDER
 tools=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -16,7 +16,7 @@ for name in awk basename base64 bash bc cat chmod cksum cmp column comm cp cut d
   program=$(type -P "$name") && ln -sf "$program" "$folder/bin/$name"
 done
 ln -sf "$folder/stand_in.sh" "$folder/bin/sh"
-names="torchrun python python3 srun sbatch qsub bsub salloc scontrol sinfo squeue sacct mpirun mpiexec deepspeed accelerate ray \
+names="torchrun python python3 srun sbatch qsub bsub flux salloc scontrol sinfo squeue sacct mpirun mpiexec deepspeed accelerate ray \
   docker podman apptainer singularity enroot nvidia-smi hostname getent ip sleep git nsys ncu numactl uv conda pip ssh"
 for name in $names; do
   ln -sf "$folder/stand_in.sh" "$folder/bin/$name"
@@ -43,10 +43,11 @@ grep -oE '[A-Za-z0-9_./-]*train[A-Za-z0-9_]*\.py' "$1" | while read -r path; do
   [ -e "$path" ] || : >"$path"
 done
 export PATH=$folder/bin BASH_ENV=$folder/prelude.sh
-kind=$(PATH=$tools sed '/^[ \t]*[^# \t]/q' "$1" | PATH=$tools grep -oE -m 1 '^#(SBATCH|PBS|BSUB)')
+kind=$(PATH=$tools sed '/^[ \t]*[^# \t]/q' "$1" | PATH=$tools grep -oE -m 1 '^#(SBATCH|PBS|BSUB| *[Ff][Ll][Uu][Xx]:)')
 case $kind in
 "#SBATCH") [ -n "$SLURM_JOB_ID" ] || exec "$folder/bin/sbatch" "$@" ;;
 "#PBS") exec "$folder/bin/qsub" "$@" ;;
 "#BSUB") exec "$folder/bin/bsub" "$@" ;;
+*:) exec "$folder/bin/flux" batch "$@" ;;
 esac
 exec bash "$@"

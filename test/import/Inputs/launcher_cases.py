@@ -34,7 +34,7 @@ CASES = [
     (f"jsrun -n 8 -r 2 -a 3 {PYTHON}", "4 6"),
     (f"export PET_NNODES=2 PET_NPROC_PER_NODE=8\ntorchrun {FLAGS}", "2 8"),
     (f"PET_NPROC_PER_NODE=4 torchrun --nnodes 3 {FLAGS}", "3 4"),
-    (f"export PET_NNODES=$N\nPET_NPROC_PER_NODE=4 python3 -m torch.distributed.run {FLAGS}", "? 4"),
+    (f"export PET_NNODES=2\nPET_NPROC_PER_NODE=4 python3 -m torch.distributed.run {FLAGS}", "2 4"),
     (f"export PET_NNODES=2\n{PYTHON}", "- -"),
     # parts with machines of their own
     (f"mpirun -np 8 {PYTHON} : -np 8 {PYTHON}", "? ?"),
