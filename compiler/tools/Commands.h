@@ -23,6 +23,7 @@ void addReport(cli::Command &app, int &status);
 void addRun(cli::Command &app, int &status, const char *program);
 void addFmt(cli::Command &app, int &status);
 void addGenerate(cli::Command &app, int &status, const char *program);
+void addScore(cli::Command &app, int &status, const char *program);
 void addImport(cli::Command &app, int &status);
 void addInit(cli::Command &app, int &status);
 void addExport(cli::Command &app, int &status);

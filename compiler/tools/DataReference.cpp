@@ -24,18 +24,16 @@ struct ReferenceCommand {
   std::string packs, model, base;
 };
 
-/// The reference model, with a plan for each number of rows.
 class Reference {
 public:
-  Reference(const config::Config &config, const SourceManager &sources)
-      : config_(config), sources_(sources) {}
-
-  Status load(const ModelPlace &place, const std::string &base, int64_t vocabSize) {
-    const plan::Plan &one = planOf(1);
-    if (one.job.model.vocabSize > 0 && vocabSize > one.job.model.vocabSize)
+  Status load(const config::Config &config, const SourceManager &sources, const ModelPlace &place,
+              const std::string &base, const data::PackManifest &packs) {
+    plans_ = forwardPlans(config, sources, packs.length);
+    const plan::Plan &one = plans_.front();
+    if (one.job.model.vocabSize > 0 && packs.vocabSize > one.job.model.vocabSize)
       return makeStatus(report::DataRefused,
                         "the packs were made for a vocabulary of {} tokens; the model has {}",
-                        vocabSize, one.job.model.vocabSize);
+                        packs.vocabSize, one.job.model.vocabSize);
     ASSIGN_OR_RETURN(std::vector<std::string> folders, weightFolders(place, base, one));
     ASSIGN_OR_RETURN(auto weights, checkpoint::WeightSources::open(folders, one, reportCkpt));
     ASSIGN_OR_RETURN(fingerprints_, weights->fingerprints());
@@ -51,28 +49,15 @@ public:
   Result<double> of(const data::PackFiles &files, int64_t row) {
     std::vector<int32_t> tokens, masks;
     RETURN_IF_ERROR(files.readRow(row, tokens, masks));
-    ASSIGN_OR_RETURN(std::vector<double> each,
-                     model_->logProbabilities(planOf(std::ssize(tokens) - 1), tokens));
+    ASSIGN_OR_RETURN(auto each, model_->scoreAll(plans_, tokens));
     double sum = 0;
     for (size_t i = 0; i < each.size(); ++i)
-      sum += masks[i + 1] != 0 ? each[i] : 0;
+      sum += masks[i + 1] != 0 ? each[i].logProbability : 0;
     return sum;
   }
 
 private:
-  const plan::Plan &planOf(int64_t rows) {
-    constexpr size_t kPlansMax = 64;
-    if (plans_.size() > kPlansMax)
-      plans_.clear();
-    auto [plan, isNew] = plans_.try_emplace(rows);
-    if (isNew)
-      plan->second = lower::lowerForward(config_, sources_, rows);
-    return plan->second;
-  }
-
-  const config::Config &config_;
-  const SourceManager &sources_;
-  std::map<int64_t, plan::Plan> plans_; ///< by number of rows
+  std::vector<plan::Plan> plans_;
   std::map<std::string, std::string> fingerprints_;
   std::unique_ptr<generate::Generator> model_;
 };
@@ -80,8 +65,8 @@ private:
 Status makeReference(const ReferenceCommand &command, const data::PackFiles &files,
                      const ModelPlace &place, const config::Config &config,
                      const SourceManager &sources) {
-  Reference reference(config, sources);
-  RETURN_IF_ERROR(reference.load(place, command.base, files.manifest().vocabSize));
+  Reference reference;
+  RETURN_IF_ERROR(reference.load(config, sources, place, command.base, files.manifest()));
   data::PackReference found{command.model, reference.fingerprints(), {}};
   for (int64_t row = 0; row < files.manifest().rows; ++row) {
     ASSIGN_OR_RETURN(double sum, reference.of(files, row));

@@ -1,6 +1,6 @@
-// shardc generate: lets a model continue a text, to see what it has learned. The model is a
-// checkpoint, possibly one of adapters, or the folder of a Hugging Face model. Its forward body is
-// compiled for one rank, and shardc-run executes it.
+// shardc generate: lets a model continue texts, to see what it has learned. shardc score: says how
+// likely texts are to it. The model is a checkpoint, possibly one of adapters, or the folder of a
+// Hugging Face model. Its forward body is compiled for one rank, and shardc-run executes it.
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -14,24 +14,31 @@
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/ParamSource.h"
 #include "runtime/data/ByteTokenizer.h"
 #include "runtime/plan/Text.h"
 #include "runtime/tokenize/RowProcess.h"
 #include "runtime/tokenize/TokenizerFiles.h"
 #include "llvm/ADT/SmallVector.h"
+#include "llvm/ADT/StringExtras.h"
 
 namespace shardc::tools {
 namespace {
+
+using nlohmann::json;
 
 struct GenerateCommand {
   CommonOptions common;
   std::string program;
   std::string backend; ///< chosen by shardc-run if empty
-  std::string model, prompt, base, tokenizer, chatTemplate, date, python = "python3";
-  std::string temperature = "0";
-  int64_t tokens = 64, seed = 1234;
+  std::string model, prompt, file, base, tokenizer, chatTemplate, date, python = "python3";
+  std::string temperature, topP, minP, repetitionPenalty; ///< empty: by generation_config.json
+  std::vector<std::string> stops;
+  int64_t tokens = 64, seed = 1234, samples = 1, topK = -1;
   bool isChat = false, timings = false;
+  bool scores = false; ///< shardc score
 };
 
 /// The tokenizer's file; "bytes" for the byte tokenizer, with which a model learns plain text;
@@ -54,63 +61,209 @@ Result<std::string> tokenizerOf(const GenerateCommand &command, const ModelPlace
   return files.path;
 }
 
-Result<std::vector<int32_t>> readNumbers(const std::string &prompt) {
-  std::vector<int32_t> tokens;
-  llvm::SmallVector<llvm::StringRef> words;
-  llvm::StringRef(prompt).split(words, ' ', -1, false);
-  for (llvm::StringRef word : words)
-    if (int32_t token = 0; word.getAsInteger(10, token) || token < 0)
-      return makeStatus(StatusCode::InvalidInput, "'{}' is not a token number", word.str());
-    else
-      tokens.push_back(token);
-  return tokens;
-}
+/// Converts prompts and texts to tokens.
+class PromptReader {
+public:
+  explicit PromptReader(const GenerateCommand &command) : command_(command) {}
 
-/// The plans and settings with which shardc-run continues the text.
-struct Request {
-  std::string plans;
-  nlohmann::json settings; ///< see runtime/tools/ContinueTool.cpp
+  Status open(const std::string &tokenizer) {
+    tokenizer_ = tokenizer;
+    if (!isOfFile())
+      return Status::ok();
+    RETURN_IF_ERROR(
+        process_.startPrompts(command_.python, tokenizer, command_.chatTemplate, command_.date));
+    ASSIGN_OR_RETURN(tokenize::RowFacts facts, process_.meet());
+    end_ = facts.endId;
+    begin_ = facts.beginId;
+    return Status::ok();
+  }
+
+  /// The token that ends texts; none if the tokenizer has none.
+  std::optional<int32_t> end() const {
+    return tokenizer_ == "bytes" ? std::optional(data::kByteEndToken) : end_;
+  }
+
+  /// The token before a text that the tokenizer begins with none, as the harness has it.
+  std::optional<int32_t> begin() const { return begin_ ? begin_ : end(); }
+
+  /// The tokens of a row's prompt.
+  Result<std::vector<int32_t>> read(const json &row, bool isChat) {
+    if (isOfFile())
+      return process_.tokensOf(row, isChat);
+    if (isChat || !row.contains("prompt") || !row["prompt"].is_string())
+      return makeStatus(StatusCode::InvalidInput,
+                        "a conversation needs a tokenizer with a chat template; {} has none",
+                        tokenizer_.empty() ? "'--tokenizer=none'" : "the tokenizer of bytes");
+    const std::string text = row["prompt"].get<std::string>();
+    std::vector<int32_t> tokens;
+    if (tokenizer_.empty())
+      return readNumbers(text);
+    for (char c : text)
+      tokens.push_back(static_cast<uint8_t>(c));
+    return tokens;
+  }
+
+private:
+  bool isOfFile() const { return !tokenizer_.empty() && tokenizer_ != "bytes"; }
+
+  static Result<std::vector<int32_t>> readNumbers(const std::string &prompt) {
+    std::vector<int32_t> tokens;
+    llvm::SmallVector<llvm::StringRef> words;
+    llvm::StringRef(prompt).split(words, ' ', -1, false);
+    for (llvm::StringRef word : words)
+      if (int32_t token = 0; word.getAsInteger(10, token) || token < 0)
+        return makeStatus(StatusCode::InvalidInput, "'{}' is not a token number", word.str());
+      else
+        tokens.push_back(token);
+    return tokens;
+  }
+
+  const GenerateCommand &command_;
+  std::string tokenizer_;
+  tokenize::RowProcess process_;
+  std::optional<int32_t> begin_, end_;
 };
 
-Result<Request> requestOf(const GenerateCommand &command, double temperature,
+/// The rows of a file: a JSON object on each line, or a text on each line, which is a prompt.
+Result<std::vector<json>> readRows(const std::string &path) {
+  ASSIGN_OR_RETURN(const std::string text, readFile(path));
+  std::vector<json> rows;
+  llvm::SmallVector<llvm::StringRef> lines;
+  llvm::StringRef(text).split(lines, '\n', -1, false);
+  for (llvm::StringRef line : lines) {
+    json row = parseJson(line.trim().str());
+    if (!row.is_object() && line.ltrim().startswith("{"))
+      return makeStatus(StatusCode::InvalidInput, "'{}' is not JSON: {}", path,
+                        shortened(line.str()));
+    rows.push_back(row.is_object() ? std::move(row) : json{{"prompt", line.rtrim("\r").str()}});
+  }
+  if (rows.empty())
+    return makeStatus(StatusCode::InvalidInput, "'{}' has no line", path);
+  return rows;
+}
+
+/// A row of `shardc score`: `text` as a whole, or what follows `context`. As in the language model
+/// evaluation harness, blanks at the end of the context belong to what follows.
+Result<json> scoredRow(const json &row, PromptReader &reader) {
+  auto textOf = [&](const char *key) {
+    return row.contains(key) && row[key].is_string() ? std::optional(row[key].get<std::string>())
+                                                     : std::nullopt;
+  };
+  const std::optional<std::string> text = textOf("text"), next = textOf("continuation");
+  std::string context = textOf("context").value_or("");
+  if (text.has_value() == next.has_value())
+    return makeStatus(StatusCode::InvalidInput,
+                      "a row needs a 'text', or a 'continuation' with its 'context': {}",
+                      shortened(toText(row)));
+  auto tokensOf = [&](const std::string &of) { return reader.read({{"prompt", of}}, false); };
+  llvm::StringRef kept = llvm::StringRef(context).rtrim();
+  ASSIGN_OR_RETURN(std::vector<int32_t> tokens, tokensOf(context + text.value_or(*next)));
+  ASSIGN_OR_RETURN(std::vector<int32_t> given, tokensOf(kept.str()));
+  if (given.empty() && reader.begin()) {
+    given = {*reader.begin()};
+    tokens.insert(tokens.begin(), given.front());
+  }
+  return json{{"shown", row}, {"tokens", tokens}, {"given", std::min(given.size(), tokens.size())}};
+}
+
+/// Reads an option that is a number of at least `least` and at most `most`.
+ExitStatus readNumber(const char *name, const std::string &text, double least, double most,
+                      json &value) {
+  double number = 0;
+  if (text.empty())
+    return kFine;
+  if (llvm::StringRef(text).getAsDouble(number) || !(number >= least && number <= most))
+    return refuseUsage(fmt::format("'{}' is '{}'; it needs to be a number {}", name, text,
+                                   std::isfinite(most) ? fmt::format("from {} to {}", least, most)
+                                                       : fmt::format("of {} or more", least)));
+  value = number;
+  return kFine;
+}
+
+/// What generation_config.json says about drawing tokens, as transformers takes it; the command's
+/// options replace it. A setting that would change the texts and is not executed is reported.
+json samplingOf(const std::string &folder, const json &asked) {
+  json sampling = {{"temperature", 0.0},
+                   {"top_k", 0},
+                   {"top_p", 1.0},
+                   {"min_p", 0.0},
+                   {"repetition_penalty", 1.0}};
+  constexpr uint64_t kBytesMax = 1 << 20;
+  constexpr llvm::StringLiteral kNotExecuted =
+      "num_beams num_beam_groups penalty_alpha no_repeat_ngram_size encoder_repetition_penalty "
+      "bad_words_ids force_words_ids sequence_bias typical_p top_h epsilon_cutoff eta_cutoff "
+      "suppress_tokens begin_suppress_tokens forced_bos_token_id forced_eos_token_id "
+      "exponential_decay_length_penalty guidance_scale min_length min_new_tokens stop_strings";
+  Result<std::string> text =
+      folder.empty() ? Result<std::string>(std::string("{}"))
+                     : UntrustedFolder::readIn(folder, "generation_config.json", kBytesMax);
+  const json said = text.isOk() ? parsePythonJson(*text) : json();
+  if (said.is_object() && said.value("do_sample", json(false)) == true) {
+    sampling["temperature"] = 1.0, sampling["top_k"] = 50; // what transformers takes without them
+    for (const auto &[key, value] : sampling.items())
+      if (said.contains(key) && said[key].is_number())
+        value = said[key];
+    reportCkpt(makeReport(report::SamplingByConfig, toText(sampling)));
+  } else if (said.is_object() && said.value("repetition_penalty", json()).is_number()) {
+    sampling["repetition_penalty"] = said["repetition_penalty"];
+  }
+  for (llvm::StringRef key : llvm::split(kNotExecuted, ' '))
+    if (said.is_object() && said.contains(key.str()))
+      if (const json &value = said[key.str()];
+          !value.is_null() && value != 0 && value != 1 && value != json::array())
+        reportCkpt(makeReport(report::SamplingNotExecuted, key.str(), toText(value)));
+  sampling.update(asked);
+  return sampling;
+}
+
+/// The plans and settings with which shardc-run works.
+struct Request {
+  std::string plans;
+  json settings; ///< see runtime/tools/ContinueTool.cpp
+};
+
+Result<Request> requestOf(const GenerateCommand &command, const json &sampling,
                           const ModelPlace &place, const config::Config &config,
                           const SourceManager &sources) {
   ASSIGN_OR_RETURN(std::string tokenizer, tokenizerOf(command, place, config));
-  std::vector<int32_t> prompt;
-  std::optional<int32_t> end;
-  if (tokenizer.empty()) {
-    ASSIGN_OR_RETURN(prompt, readNumbers(command.prompt));
-  } else if (tokenizer == "bytes") {
-    for (char c : command.prompt)
-      prompt.push_back(static_cast<uint8_t>(c));
-    end = data::kByteEndToken;
-  } else {
-    tokenize::RowProcess process;
-    RETURN_IF_ERROR(
-        process.startPrompts(command.python, tokenizer, command.chatTemplate, command.date));
-    ASSIGN_OR_RETURN(tokenize::RowFacts facts, process.meet());
-    end = facts.endId;
-    ASSIGN_OR_RETURN(prompt, process.tokensOf(command.prompt, command.isChat));
+  std::vector<json> rows = {{{"prompt", command.prompt}}};
+  if (!command.file.empty()) {
+    ASSIGN_OR_RETURN(rows, readRows(command.file));
   }
-  const plan::Plan one = lower::lowerForward(config, sources, 1);
-  ASSIGN_OR_RETURN(std::vector<std::string> folders, weightFolders(place, command.base, one));
+  PromptReader reader(command);
+  RETURN_IF_ERROR(reader.open(tokenizer));
+  size_t longest = 1;
+  for (json &row : rows) {
+    if (command.scores) {
+      ASSIGN_OR_RETURN(row, scoredRow(row, reader));
+    } else {
+      ASSIGN_OR_RETURN(std::vector<int32_t> tokens, reader.read(row, command.isChat));
+      row = {{"shown", row}, {"tokens", tokens}, {"given", 0}};
+    }
+    longest = std::max(longest, row["tokens"].size());
+  }
+  std::vector<plan::Plan> plans = forwardPlans(config, sources, static_cast<int64_t>(longest));
+  ASSIGN_OR_RETURN(std::vector<std::string> folders, weightFolders(place, command.base, plans[0]));
   Request request;
-  request.plans = plan::print(one);
-  if (prompt.size() > 1)
-    request.plans += plan::print(lower::lowerForward(config, sources, std::ssize(prompt)));
-  request.settings = {{"weights", folders},
-                      {"tokenizer", tokenizer},
-                      {"python", command.python},
-                      {"prompt", prompt},
-                      {"ends", tokenize::endsOfTexts(place.hfFolder, end)},
-                      {"tokens", command.tokens},
-                      {"temperature", temperature},
-                      {"seed", command.seed}};
+  for (const plan::Plan &plan : plans)
+    request.plans += plan::print(plan);
+  request.settings = sampling;
+  request.settings.update({{"weights", folders},
+                           {"tokenizer", tokenizer},
+                           {"python", command.python},
+                           {"rows", rows},
+                           {"ends", tokenize::endsOfTexts(place.hfFolder, reader.end())},
+                           {"stops", command.stops},
+                           {"tokens", command.tokens},
+                           {"samples", command.samples},
+                           {"scores", command.scores},
+                           {"lines", !command.file.empty() || command.samples > 1},
+                           {"seed", command.seed}});
   return request;
 }
 
-/// Lets shardc-run continue the text, in the place of this process.
-int continueText(const GenerateCommand &command, const Request &request) {
+/// Lets shardc-run do the work, in the place of this process.
+int runRequest(const GenerateCommand &command, const Request &request) {
   std::optional<std::string> plans = pathOfText(request.plans),
                              settings = pathOfText(toText(request.settings));
   if (!plans || !settings)
@@ -141,13 +294,42 @@ Result<std::vector<std::string>> settingsOf(const GenerateCommand &command,
   return sets;
 }
 
+/// Reads the options that say how tokens are drawn.
+ExitStatus readSampling(const GenerateCommand &command, json &asked) {
+  constexpr double kAny = std::numeric_limits<double>::infinity();
+  struct {
+    const char *name, *key;
+    const std::string &text;
+    double least, most;
+  } options[] = {{"--temperature", "temperature", command.temperature, 0, kAny},
+                 {"--top-p", "top_p", command.topP, 0, 1},
+                 {"--min-p", "min_p", command.minP, 0, 1},
+                 {"--repetition-penalty", "repetition_penalty", command.repetitionPenalty,
+                  std::numeric_limits<double>::min(), kAny}};
+  asked = json::object();
+  for (const auto &option : options) {
+    json value;
+    if (ExitStatus status = readNumber(option.name, option.text, option.least, option.most, value);
+        status != kFine)
+      return status;
+    if (!value.is_null())
+      asked[option.key] = value;
+  }
+  if (command.topK >= 0)
+    asked["top_k"] = command.topK;
+  return kFine;
+}
+
 int runGenerate(const GenerateCommand &command) {
   ::signal(SIGPIPE, SIG_IGN); // if the tokenizer has ended, writing to it is an error, not the end
-  double temperature = 0;
-  if (llvm::StringRef(command.temperature).getAsDouble(temperature) || !(temperature >= 0) ||
-      !std::isfinite(temperature))
-    return refuseUsage("'--temperature' is '" + command.temperature +
-                       "'; it needs to be a number of 0 or more");
+  json asked;
+  if (ExitStatus status = readSampling(command, asked); status != kFine)
+    return status;
+  if (!command.scores && command.prompt.empty() == command.file.empty())
+    return refuseUsage("found " + std::string(command.file.empty() ? "no prompt" : "two prompts") +
+                       "; needed is a text or --prompts=FILE");
+  if (std::ranges::find(command.stops, "") != command.stops.end())
+    return refuseUsage("'--stop' is empty");
   Result<ModelPlace> place = findModel(command.model);
   if (!place.isOk())
     return finishCkpt(place.status());
@@ -165,9 +347,33 @@ int runGenerate(const GenerateCommand &command) {
   if (std::vector<lower::Missing> missing = lower::findMissing(**config); !missing.empty())
     return finishCkpt(makeStatus(StatusCode::InvalidInput, "the model needs {}, which shardc lacks",
                                  missing.front().what));
-  Result<Request> request = requestOf(command, temperature, *place, **config, session.sources());
-  return request.isOk() ? continueText(command, *request) : finishCkpt(request.status());
+  const json sampling = samplingOf(command.scores ? "" : place->hfFolder, asked);
+  Result<Request> request = requestOf(command, sampling, *place, **config, session.sources());
+  return request.isOk() ? runRequest(command, *request) : finishCkpt(request.status());
 }
+
+/// Adds the options of both commands.
+void addModelOptions(cli::Command &command, GenerateCommand &options) {
+  command.option("--base", options.base,
+                 "for adapters, the weights; default: those that their run was for");
+  command
+      .option("--backend", options.backend,
+              "where the model runs; default: on a GPU if there is one, otherwise on the host")
+      .oneOf({"host", "cuda"});
+  command.option("--tokenizer", options.tokenizer,
+                 "folder or tokenizer.json, 'bytes', or 'none' for numbers; default: the model's");
+  command
+      .option(
+          "--allow-env", options.common.load.allowedVariables,
+          "variable that section 'env' of the model's recipe may set although it could load code")
+      .repeatableOneByOne();
+  command.option("--set", options.common.load.sets, "path=value, over the model's recipe")
+      .repeatableOneByOne();
+  command.option("--python", options.python, "Python with the package 'tokenizers'");
+}
+
+constexpr const char *kModelAbout =
+    "a checkpoint, a folder of such, or the folder of a Hugging Face model";
 
 } // namespace
 
@@ -175,39 +381,56 @@ void addGenerate(cli::Command &app, int &status, const char *program) {
   auto options = std::make_shared<GenerateCommand>();
   options->program = program;
   cli::Command &command =
-      app.addCommand("generate", "let a model continue a text, on a GPU or on the host");
+      app.addCommand("generate", "let a model continue texts, on a GPU or on the host");
   options->common.remarks = "hidden";
   options->common.addMessageOptions(command);
-  command
-      .option("model", options->model,
-              "a checkpoint, a folder of such, or the folder of a Hugging Face model")
-      .required();
-  command.option("prompt", options->prompt, "the text").required();
-  command
-      .option("--backend", options->backend,
-              "where the model runs; default: on a GPU if there is one, otherwise on the host")
-      .oneOf({"host", "cuda"});
+  command.option("model", options->model, kModelAbout).required();
+  command.option("prompt", options->prompt, "the text");
+  command.option("--prompts", options->file,
+                 "file with a prompt on each line: a text, or JSON with 'prompt' or 'messages'; a "
+                 "line of JSON is printed for each text");
   command.option("--tokens", options->tokens, "tokens to generate, at most").positive();
+  command
+      .option("--samples", options->samples,
+              "texts for each prompt, the second drawn with the next seed, and so on")
+      .positive();
   command.option("--temperature", options->temperature,
-                 "of the softmax that tokens are drawn by; 0: the likeliest one");
+                 "of the softmax that tokens are drawn by; 0: the likeliest one; default: as the "
+                 "model's generation_config.json says, otherwise 0");
+  command.option("--top-k", options->topK, "draw one of so many likeliest tokens; 0: of all")
+      .nonNegative();
+  command.option("--top-p", options->topP,
+                 "draw one of the likeliest tokens that have this probability together");
+  command.option("--min-p", options->minP,
+                 "draw no token with less than this part of the likeliest one's probability");
+  command.option("--repetition-penalty", options->repetitionPenalty,
+                 "by which scores of earlier tokens are divided, or multiplied if negative");
+  command.option("--stop", options->stops, "text that ends a text and is not part of it")
+      .repeatableOneByOne();
   command.option("--seed", options->seed, "of the draws");
   command.flag("--chat", options->isChat,
                "take the prompt as a user's message, by the chat template");
   command.flag("--timings", options->timings, "print how long loading and the tokens took");
-  command.option("--base", options->base,
-                 "for adapters, the weights; default: those that their run was for");
-  command.option("--tokenizer", options->tokenizer,
-                 "folder or tokenizer.json, 'bytes', or 'none' for numbers; default: the model's");
   command.option("--template", options->chatTemplate, "chat template; default: the tokenizer's");
   command.option("--date", options->date, "YYYY-MM-DD that templates may state; default: today");
+  addModelOptions(command, *options);
+  command.onUse([options, &status] { status = runGenerate(*options); });
+}
+
+void addScore(cli::Command &app, int &status, const char *program) {
+  auto options = std::make_shared<GenerateCommand>();
+  options->program = program;
+  options->scores = true;
+  cli::Command &command =
+      app.addCommand("score", "print how likely texts are to a model, on a GPU or on the host");
+  options->common.remarks = "hidden";
+  options->common.addMessageOptions(command);
+  command.option("model", options->model, kModelAbout).required();
   command
-      .option(
-          "--allow-env", options->common.load.allowedVariables,
-          "variable that section 'env' of the model's recipe may set although it could load code")
-      .repeatableOneByOne();
-  command.option("--set", options->common.load.sets, "path=value, over the model's recipe")
-      .repeatableOneByOne();
-  command.option("--python", options->python, "Python with the package 'tokenizers'");
+      .option("rows", options->file,
+              "file with a line of JSON for each text: 'text', or 'context' and 'continuation'")
+      .required();
+  addModelOptions(command, *options);
   command.onUse([options, &status] { status = runGenerate(*options); });
 }
 

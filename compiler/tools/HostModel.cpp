@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/lower/Lower.h"
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/ImportHf.h"
 #include "runtime/base/Json.h"
@@ -134,6 +135,15 @@ configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session 
   load.oneRank = sets;
   return config::loadConfig(session.sources(), session.diags(),
                             session.sources().addBuffer("imported.recipe", *recipe), load);
+}
+
+std::vector<plan::Plan> forwardPlans(const config::Config &config, const SourceManager &sources,
+                                     int64_t tokens) {
+  constexpr int64_t kRowsMax = 512; // the scores of so many tokens are held at once
+  std::vector<plan::Plan> plans;
+  for (int64_t rows = 1; rows == 1 || rows <= std::min(tokens, kRowsMax); rows *= 2)
+    plans.push_back(lower::lowerForward(config, sources, rows));
+  return plans;
 }
 
 Result<std::vector<std::string>> weightFolders(const ModelPlace &place, std::string base,

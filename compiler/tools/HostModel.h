@@ -28,6 +28,11 @@ Result<ModelPlace> findModel(const std::string &path);
 Result<std::optional<config::Config>>
 configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session &session);
 
+/// The model's forward bodies of 1, 2, 4, ... rows, the last for as many as `tokens` or fewer. They
+/// read a text of any length (generate::Generator).
+std::vector<plan::Plan> forwardPlans(const config::Config &config, const SourceManager &sources,
+                                     int64_t tokens);
+
 /// The folders of the model's weights, for checkpoint::WeightSources. For adapters, the second is
 /// that of the base model: `base` or, if that is empty, the one for which their run trained them.
 Result<std::vector<std::string>> weightFolders(const ModelPlace &place, std::string base,

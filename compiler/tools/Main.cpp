@@ -95,6 +95,7 @@ int main(int argc, char **argv) {
   addMeasure(app, status, argv[0]);
   addDoctor(app, status, argv[0]);
   addGenerate(app, status, argv[0]);
+  addScore(app, status, argv[0]);
   addCkpt(app, status);
   addData(app, status);
   addRecipes(app, status);

@@ -1,6 +1,7 @@
 #include "runtime/generate/Generator.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -10,7 +11,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
-#include "runtime/base/Philox.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/plan/OpInfo.h"
 
@@ -136,32 +136,65 @@ Status Generator::load(const plan::Plan &plan, const ReadTensor &read, int threa
   return loadWeights(*work_, destinations, read, threads);
 }
 
-Result<std::vector<float>> Generator::scores(const plan::Plan &plan,
-                                             std::span<const int32_t> tokens) {
-  ASSIGN_OR_RETURN(Body body, Body::of(plan));
-  ASSIGN_OR_RETURN(Values values, follow(body, tokens));
-  return scoresOf(body.segment.ops[body.loss], values, std::ssize(tokens) - 1);
+Status Generator::followAll(
+    std::span<const plan::Plan> plans, std::span<const int32_t> tokens,
+    const std::function<Status(const Op &loss, const Values &values, size_t end)> &visit) {
+  for (size_t at = 0; at < tokens.size();) {
+    const size_t chosen = std::min<size_t>(plans.size(), std::bit_width(tokens.size() - at)) - 1;
+    ASSIGN_OR_RETURN(Body body, Body::of(plans[chosen]));
+    const size_t rows = size_t{1} << chosen;
+    ASSIGN_OR_RETURN(Values values, follow(body, tokens.subspan(at, rows)));
+    RETURN_IF_ERROR(visit(body.segment.ops[body.loss], values, at += rows));
+    if (at < tokens.size())
+      RETURN_IF_ERROR(work_->wait()); // for these tokens in loadBatch()'s memory
+  }
+  return Status::ok();
 }
 
-Result<std::vector<double>> Generator::logProbabilities(const plan::Plan &plan,
-                                                        std::span<const int32_t> tokens) {
+Result<std::vector<float>> Generator::scores(std::span<const plan::Plan> plans,
+                                             std::span<const int32_t> tokens) {
+  std::vector<float> last;
+  RETURN_IF_ERROR(
+      followAll(plans, tokens, [&](const Op &loss, const Values &values, size_t end) -> Status {
+        if (end == tokens.size()) {
+          ASSIGN_OR_RETURN(last, scoresOf(loss, values, -1));
+        }
+        return Status::ok();
+      }));
+  return last;
+}
+
+namespace {
+
+Generator::ScoredToken scoreOf(const std::vector<float> &scores, int32_t token) {
+  const auto largest = static_cast<double>(*std::ranges::max_element(scores));
+  const double own = static_cast<double>(scores[static_cast<size_t>(token)]);
+  double sum = 0;
+  for (float score : scores)
+    sum += std::exp(static_cast<double>(score) - largest);
+  return {own - largest - std::log(sum), own == largest};
+}
+
+} // namespace
+
+Result<std::vector<Generator::ScoredToken>> Generator::scoreAll(std::span<const plan::Plan> plans,
+                                                                std::span<const int32_t> tokens) {
+  if (tokens.empty())
+    return std::vector<ScoredToken>();
+  std::span<const int32_t> given = tokens.first(tokens.size() - 1);
+  RETURN_IF_ERROR(checkTokens(tokens.last(1), plans.front()));
+  if (!given.empty())
+    RETURN_IF_ERROR(checkTokens(given, plans.front()));
   beginText();
-  ASSIGN_OR_RETURN(Body body, Body::of(plan));
-  ASSIGN_OR_RETURN(Values values, follow(body, tokens.first(tokens.size() - 1)));
-  std::vector<double> found;
-  for (size_t i = 1; i < tokens.size(); ++i) {
-    ASSIGN_OR_RETURN(std::vector<float> scores,
-                     scoresOf(body.segment.ops[body.loss], values, static_cast<int64_t>(i) - 1));
-    const double largest = static_cast<double>(*std::ranges::max_element(scores));
-    double sum = 0;
-    for (float score : scores)
-      sum += std::exp(static_cast<double>(score) - largest);
-    auto token = static_cast<size_t>(tokens[i]);
-    if (token >= scores.size())
-      return makeStatus(StatusCode::InvalidInput, "token {} is not in the vocabulary of {}",
-                        tokens[i], scores.size());
-    found.push_back(static_cast<double>(scores[token]) - largest - std::log(sum));
-  }
+  std::vector<ScoredToken> found;
+  RETURN_IF_ERROR(
+      followAll(plans, given, [&](const Op &loss, const Values &values, size_t end) -> Status {
+        for (auto row = std::ssize(found) - static_cast<int64_t>(end); row < 0; ++row) {
+          ASSIGN_OR_RETURN(std::vector<float> scores, scoresOf(loss, values, row));
+          found.push_back(scoreOf(scores, tokens[found.size() + 1]));
+        }
+        return Status::ok();
+      }));
   return found;
 }
 
@@ -220,7 +253,7 @@ Status Generator::loadBatch(const Body &body, const Op &op, std::span<const int3
   const ValueId tokensId = op.results[plan::resultIndex<kOp>("tokens")],
                 positionsId = op.results[plan::resultIndex<kOp>("positions")];
   const auto bytes = static_cast<int64_t>(tokens.size_bytes());
-  // The scores of earlier tokens were waited for, so nothing reads these bytes any more.
+  // Earlier tokens were waited for, so nothing reads these bytes any more.
   ASSIGN_OR_RETURN(uint8_t * host, work_->hostBytes(bytes));
   std::memcpy(host, tokens.data(), tokens.size_bytes());
   for (ValueId result : op.results)
@@ -316,6 +349,7 @@ Status Generator::attend(const Op &op, Values &values, size_t number) {
 
 Result<std::vector<float>> Generator::scoresOf(const Op &loss, const Values &values, int64_t at) {
   Tensor logits = values[loss.operands[0]].tensor();
+  at += logits.rows();
   int64_t columns = logits.cols(), real = loss.getInt(Key::valid_cols);
   int64_t bytes = columns * static_cast<int64_t>(dtypeBytes(logits.dtype));
   ASSIGN_OR_RETURN(uint8_t * host, work_->hostBytes(bytes));
@@ -335,80 +369,44 @@ Result<std::vector<float>> Generator::scoresOf(const Op &loss, const Values &val
   return scores;
 }
 
-namespace {
-
-/// The scores behind the prompt.
-Result<std::vector<float>> readPrompt(Generator &generator, std::span<const int32_t> prompt,
-                                      const Continuation &how) {
-  if (how.ofRows && prompt.size() > 1)
-    return generator.scores(how.ofRows(std::ssize(prompt)), prompt);
-  std::vector<float> scores;
-  for (size_t i = 0; i < prompt.size(); ++i) {
-    ASSIGN_OR_RETURN(scores, generator.scores(how.one, prompt.subspan(i, 1)));
-  }
-  return scores;
-}
-
-Status checkPrompt(std::span<const int32_t> prompt, const plan::Plan &plan) {
-  const int64_t vocabulary = plan.job.model.vocabSize;
-  if (prompt.empty())
+Status checkTokens(std::span<const int32_t> tokens, const plan::Plan &plan) {
+  const auto &model = plan.job.model;
+  if (tokens.empty())
     return makeStatus(StatusCode::InvalidInput, "the prompt has no token");
-  for (int32_t token : prompt)
-    if (vocabulary > 0 && token >= vocabulary)
+  for (int32_t token : tokens)
+    if (token < 0 || (model.vocabSize > 0 && token >= model.vocabSize))
       return makeStatus(StatusCode::InvalidInput, "token {} is not in the vocabulary of {}", token,
-                        vocabulary);
-  return Status::ok();
-}
-
-Status checkLength(int64_t tokens, const plan::Plan &plan) {
-  const int64_t most = plan.job.model.maxPositionEmbeddings;
-  if (most > 0 && tokens > most)
+                        model.vocabSize);
+  if (model.maxPositionEmbeddings > 0 && std::ssize(tokens) > model.maxPositionEmbeddings)
     return makeStatus(StatusCode::InvalidInput,
-                      "the text is longer than the {} positions that the model knows", most);
+                      "the text is longer than the {} positions that the model knows",
+                      model.maxPositionEmbeddings);
   return Status::ok();
 }
-
-} // namespace
 
 Result<std::vector<int32_t>> continueText(Generator &generator, std::span<const int32_t> prompt,
                                           const Continuation &how) {
-  RETURN_IF_ERROR(checkPrompt(prompt, how.one));
-  RETURN_IF_ERROR(checkLength(std::ssize(prompt), how.one));
+  std::vector<int32_t> all(prompt.begin(), prompt.end()), made;
+  RETURN_IF_ERROR(checkTokens(all, how.plans.front()));
   generator.beginText();
-  std::vector<int32_t> made;
-  ASSIGN_OR_RETURN(std::vector<float> scores, readPrompt(generator, prompt, how));
+  ASSIGN_OR_RETURN(std::vector<float> scores, generator.scores(how.plans, prompt));
   while (std::ssize(made) < how.tokensMax) {
-    int32_t token = chooseToken(scores, how.temperature, how.seed, generator.position());
+    const int32_t token = chooseToken(std::move(scores), all, how.sampling);
     if (std::ranges::find(how.ends, token) != how.ends.end())
       break;
+    all.push_back(token);
     made.push_back(token);
-    const bool isLast = std::ssize(made) == how.tokensMax;
-    if (how.made)
-      RETURN_IF_ERROR(how.made(made, isLast));
+    bool isLast = std::ssize(made) == how.tokensMax;
+    if (how.made) {
+      ASSIGN_OR_RETURN(bool goesOn, how.made(made, isLast));
+      isLast |= !goesOn;
+    }
     if (isLast)
       break;
-    RETURN_IF_ERROR(checkLength(generator.position() + 1, how.one));
-    ASSIGN_OR_RETURN(scores, generator.scores(how.one, std::span(&made.back(), 1)));
+    RETURN_IF_ERROR(checkTokens(all, how.plans.front()));
+    ASSIGN_OR_RETURN(scores, generator.scores(how.plans, std::span(&made.back(), 1)));
   }
   return made;
-}
-
-int32_t chooseToken(std::span<const float> scores, double temperature, int64_t seed,
-                    int64_t position) {
-  auto best = std::ranges::max_element(scores) - scores.begin();
-  if (temperature <= 0)
-    return static_cast<int32_t>(best);
-  const double largest = scores[static_cast<size_t>(best)];
-  auto share = [&](float score) { return std::exp((score - largest) / temperature); };
-  double whole = 0, sum = 0;
-  for (float score : scores)
-    whole += share(score);
-  double drawn = whole * uniformAt(streamKey(static_cast<uint64_t>(seed), "generate"),
-                                   static_cast<uint64_t>(position));
-  for (size_t i = 0; i < scores.size(); ++i)
-    if (sum += share(scores[i]); drawn < sum)
-      return static_cast<int32_t>(i);
-  return static_cast<int32_t>(best); // if rounding prevented a choice
 }
 
 } // namespace shardc::generate

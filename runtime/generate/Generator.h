@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/generate/Loading.h"
+#include "runtime/generate/Sampling.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::generate {
@@ -28,15 +29,20 @@ public:
   /// must be logical, for one rank and one sample (lower::lowerForward).
   Status load(const plan::Plan &plan, const ReadTensor &read, int threads = 1);
 
-  /// Continues with `tokens`, as many as the plan's body has rows. The plan must have the same
-  /// parameters as the loaded one. Returns the scores of the next token, without those of
-  /// vocabulary padding.
-  Result<std::vector<float>> scores(const plan::Plan &plan, std::span<const int32_t> tokens);
+  /// Continues with `tokens`. The plans have 1, 2, 4, ... rows and the same parameters as the
+  /// loaded one; the largest that fit the rest are run one after another. Returns the scores of the
+  /// next token, without those of vocabulary padding.
+  Result<std::vector<float>> scores(std::span<const plan::Plan> plans,
+                                    std::span<const int32_t> tokens);
 
-  /// Begins anew, and returns the log-probability of each token after the first one, given those
-  /// before it. The plan's body must have one row less than there are tokens.
-  Result<std::vector<double>> logProbabilities(const plan::Plan &plan,
-                                               std::span<const int32_t> tokens);
+  /// What a model says about a token, given those before it.
+  struct ScoredToken {
+    double logProbability;
+    bool isLikeliest; ///< no token has a larger score
+  };
+  /// Begins anew, and returns the scores of each token after the first one. Plans as for scores().
+  Result<std::vector<ScoredToken>> scoreAll(std::span<const plan::Plan> plans,
+                                            std::span<const int32_t> tokens);
 
   /// Number of tokens so far.
   int64_t position() const { return position_; }
@@ -74,7 +80,11 @@ private:
   Status preparePositions(int64_t rows);
   /// Runs all ops that the scores of the tokens need.
   Result<Values> follow(const Body &body, std::span<const int32_t> tokens);
-  /// Returns the scores of a row, without those of vocabulary padding.
+  /// Follows all tokens, and calls `visit` after each plan.
+  Status followAll(
+      std::span<const plan::Plan> plans, std::span<const int32_t> tokens,
+      const std::function<Status(const plan::Op &loss, const Values &values, size_t end)> &visit);
+  /// Returns the scores of a row, without those of vocabulary padding. -1 is the last row.
   Result<std::vector<float>> scoresOf(const plan::Op &loss, const Values &values, int64_t row);
 
   std::unique_ptr<hal::Backend> host_; ///< of onHost(); it and the work outlive what follows
@@ -89,24 +99,20 @@ private:
 
 /// What continues a text.
 struct Continuation {
-  const plan::Plan &one; ///< for one row
-  /// The plan for a prompt of `rows` rows; empty: prompts go through `one`, row by row.
-  std::function<plan::Plan(int64_t rows)> ofRows;
+  std::span<const plan::Plan> plans; ///< of 1, 2, 4, ... rows
   int64_t tokensMax = 64;
   std::vector<int32_t> ends; ///< tokens that end a text and are not part of it
-  double temperature = 0;
-  int64_t seed = 0;
-  /// Set: called with each token, behind those before it.
-  std::function<Status(const std::vector<int32_t> &made, bool isLast)> made;
+  Sampling sampling;
+  /// Set: called with each token, behind those before it. Returns whether the text goes on.
+  std::function<Result<bool>(const std::vector<int32_t> &made, bool isLast)> made;
 };
 
 /// The tokens that follow the prompt, which begins a text.
 Result<std::vector<int32_t>> continueText(Generator &generator, std::span<const int32_t> prompt,
                                           const Continuation &how);
 
-/// The token with the largest score, the first of several; or with a temperature above 0 one drawn
-/// by the softmax of scores divided by it, from a counter of the seed and the position.
-int32_t chooseToken(std::span<const float> scores, double temperature, int64_t seed,
-                    int64_t position);
+/// InvalidInput if there are no tokens, one is not in the vocabulary, or the model knows fewer
+/// positions.
+Status checkTokens(std::span<const int32_t> tokens, const plan::Plan &plan);
 
 } // namespace shardc::generate

@@ -4,7 +4,6 @@
 #include <limits>
 #include <numeric>
 
-#include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Utf8.h"
 
@@ -150,8 +149,9 @@ Result<RowFacts> RowProcess::meet() {
       return makeStatus(report::DataRefused, "the tokenizer '{}' has {} tokens", name_, *vocab);
     facts.vocabSize = vocabSize_ = *vocab;
   }
-  if (std::optional<int64_t> end = number("end"); end && *end >= 0 && *end < vocabSize_)
-    facts.endId = static_cast<int32_t>(*end);
+  for (auto [key, id] : {std::pair("begin", &facts.beginId), std::pair("end", &facts.endId)})
+    if (std::optional<int64_t> token = number(key); token && *token >= 0 && *token < vocabSize_)
+      *id = static_cast<int32_t>(*token);
   return facts;
 }
 
@@ -185,8 +185,8 @@ Result<std::vector<std::string>> RowProcess::textsOf(std::span<const std::vector
   return answersTo(texts);
 }
 
-Result<std::vector<int32_t>> RowProcess::tokensOf(const std::string &prompt, bool isChat) {
-  std::string request = toText(Json{{"prompt", prompt}, {"chat", isChat}});
+Result<std::vector<int32_t>> RowProcess::tokensOf(const Json &row, bool isChat) {
+  std::string request = toText(Json{{"row", row}, {"chat", isChat}});
   ASSIGN_OR_RETURN(std::vector<std::string> answers, answersTo(std::span(&request, 1)));
   std::vector<int32_t> tokens;
   for (const Json &token : parseJson(answers[0])) {

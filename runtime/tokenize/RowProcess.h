@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/Json.h"
 #include "runtime/base/Status.h"
 #include "runtime/tokenize/PythonProcess.h"
 
@@ -38,7 +39,7 @@ struct RowSettings {
 struct RowFacts {
   std::string library;
   int64_t vocabSize = 0;
-  std::optional<int32_t> endId;
+  std::optional<int32_t> beginId, endId;
   std::string templateSha256; ///< empty if there is no template
   bool isMarked = false;      ///< the template marks the generated text itself
 };
@@ -91,9 +92,10 @@ public:
   Status receive(Rows &out, std::optional<size_t> &refused);
   /// Returns the next lines of a Parquet file; none after the last one.
   Result<std::vector<std::string>> nextLines();
-  /// Returns the tokens of a prompt, including those with which the tokenizer begins texts.
-  /// `isChat`: the prompt is a user's message to be answered.
-  Result<std::vector<int32_t>> tokensOf(const std::string &prompt, bool isChat);
+  /// Returns the tokens of the row's `prompt`, including those with which the tokenizer begins
+  /// texts, or of its `messages` and `tools`, by the chat template. `isChat`: a prompt is a user's
+  /// message to be answered.
+  Result<std::vector<int32_t>> tokensOf(const nlohmann::json &row, bool isChat);
   /// Returns the text of each list of tokens.
   Result<std::vector<std::string>> textsOf(std::span<const std::vector<int32_t>> lists);
 

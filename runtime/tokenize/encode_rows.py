@@ -6,7 +6,8 @@ Parquet files, and converts tokens back to text.
 SETTINGS is a JSON object: `mode` is rows, table or text, and `tokenizer` is a tokenizer.json; for rows, it also has the
 fields of RowSettings in runtime/tokenize/RowProcess.h. Requests and answers are those of exchange.py. For rows, each text
 of a request is a line; for a table, there is none; for text, each is a JSON list of
-tokens, or an object with a `prompt` to convert to tokens, and `chat` if the prompt is a user's message. More answers:
+tokens, or an object: `row`, whose `prompt` or `messages` are converted to tokens, and `chat` if a prompt is a user's
+message. More answers:
 
         'N'   before 'T' of lines, notes on them: a JSON list of [kind, text, number of lines, index of the first one]
         'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 4 if it was refused and is left
@@ -80,7 +81,7 @@ class Rows:
     def describe(self):
         texts = [self.template_texts[name] for name in sorted(self.template_texts)]
         digest = hashlib.sha256("\0".join(texts).encode()).hexdigest() if texts else None
-        return {"end": self.ids["eos_token"], "end_text": self.words.get("eos_token"), "template": digest,
+        return {"begin": self.ids["bos_token"], "end": self.ids["eos_token"], "end_text": self.words.get("eos_token"), "template": digest,
                 "marks": any(template.marks for template in self.templates.values())}
 
     def note(self, index, kind, text):
@@ -378,12 +379,20 @@ def serve_rows(source, out, maker):
 
 def tokens_of(tokenizer, maker, value):
     """Returns the tokens of a prompt, begun as the tokenizer begins texts, or rendered by the chat template."""
-    if not value["chat"]:
-        return tokenizer.encode(value["prompt"], add_special_tokens=True).ids
+    row = Row(value["row"])
+    turns = row.take_json("messages") or (row.take("prompt") if isinstance(row.get("prompt"), list) else None)
+    if not turns and row.key("prompt") is None:
+        raise Refused("it has no 'prompt' and no 'messages'")
+    if not turns and not (value["chat"] or row.get("system") or row.get("history")):
+        return tokenizer.encode(prompt_of(row), add_special_tokens=True).ids
     if not maker.templates:
         raise Refused("the tokenizer has no chat template; name one by --template=FILE")
-    messages = [{"role": "user", "content": value["prompt"]}]
-    return maker.encode(unmarked(maker.template().render(messages, {}, prompt=True))[0]).ids
+    example = chat(row, turns_of(turns or asked(row), "its prompt"))
+    template = maker.template(example["rest"]["tools"])
+    messages, _, _ = conversation(example["turns"], set(), template.names)
+    if messages[-1]["role"] == "assistant":
+        raise Refused("its last message is the assistant's; needed is one that the model answers")
+    return maker.encode(unmarked(template.render(messages, example["rest"], prompt=True))[0]).ids
 
 
 def serve_texts(source, out, tokenizer, maker):

@@ -7,6 +7,8 @@
 #include <optional>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
@@ -24,14 +26,23 @@
 namespace shardc::tools {
 namespace {
 
-/// The settings, as `shardc generate` writes them.
+/// The settings, as `shardc generate` and `shardc score` write them.
 struct Settings {
+  struct Row {
+    nlohmann::json shown; ///< what the line of output has besides the result
+    std::vector<int32_t> tokens;
+    size_t given = 0; ///< tokens that are not scored
+  };
   std::vector<std::string> weights; ///< folders
   std::string tokenizer;            ///< empty: numbers stand for tokens; "bytes": they are bytes
   std::string python;
-  std::vector<int32_t> prompt, ends;
-  int64_t tokens = 0, seed = 0;
-  double temperature = 0;
+  std::vector<Row> rows;
+  std::vector<int32_t> ends;
+  std::vector<std::string> stops; ///< texts that end a text and are not part of it
+  int64_t tokens = 0, samples = 1;
+  generate::Sampling sampling;
+  bool scores = false;  ///< the rows' tokens, instead of continuing them
+  bool isLines = false; ///< prints a line of JSON for each text
 
   static Result<Settings> read(const std::string &path) {
     ASSIGN_OR_RETURN(std::string text, readFile(path, plan::limits::kTextBytesMax));
@@ -47,71 +58,128 @@ struct Settings {
 private:
   static Settings of(const nlohmann::json &json) {
     Settings settings;
-    for (const nlohmann::json &folder : json.at("weights"))
-      settings.weights.push_back(folder.get<std::string>());
-    settings.tokenizer = json.at("tokenizer").get<std::string>();
-    settings.python = json.at("python").get<std::string>();
-    for (const nlohmann::json &token : json.at("prompt"))
-      settings.prompt.push_back(token.get<int32_t>());
-    for (const nlohmann::json &token : json.at("ends"))
-      settings.ends.push_back(token.get<int32_t>());
-    settings.tokens = json.at("tokens").get<int64_t>();
-    settings.seed = json.at("seed").get<int64_t>();
-    settings.temperature = json.at("temperature").get<double>();
+    json.at("weights").get_to(settings.weights);
+    json.at("tokenizer").get_to(settings.tokenizer);
+    json.at("python").get_to(settings.python);
+    for (const nlohmann::json &row : json.at("rows"))
+      settings.rows.push_back({row.at("shown"), row.at("tokens").get<std::vector<int32_t>>(),
+                               row.at("given").get<size_t>()});
+    json.at("ends").get_to(settings.ends);
+    json.at("stops").get_to(settings.stops);
+    json.at("tokens").get_to(settings.tokens);
+    json.at("samples").get_to(settings.samples);
+    json.at("scores").get_to(settings.scores);
+    json.at("lines").get_to(settings.isLines);
+    generate::Sampling &sampling = settings.sampling;
+    json.at("seed").get_to(sampling.seed);
+    json.at("temperature").get_to(sampling.temperature);
+    json.at("top_k").get_to(sampling.topK);
+    json.at("top_p").get_to(sampling.topP);
+    json.at("min_p").get_to(sampling.minP);
+    json.at("repetition_penalty").get_to(sampling.repetitionPenalty);
     return settings;
   }
 };
 
-/// Prints tokens as text, or as numbers without a tokenizer.
-class Printer {
+/// Converts tokens to text, or to numbers without a tokenizer.
+class Detokenizer {
 public:
   Status open(const Settings &settings) {
     isBytes_ = settings.tokenizer == "bytes";
-    if (settings.tokenizer.empty() || isBytes_)
+    if (settings.tokenizer.empty() || isBytes_ || settings.scores)
       return Status::ok();
     process_.emplace();
     RETURN_IF_ERROR(process_->startText(settings.python, settings.tokenizer));
     return process_->meet().status();
   }
 
-  /// Prints the text that the last token adds. Bytes of an incomplete character are held back.
-  Status print(const std::vector<int32_t> &tokens, bool isLast) {
-    if (isBytes_) {
-      printBytes(tokens, isLast);
-      return Status::ok();
-    }
-    if (!process_) {
-      printOut("{}{}", tokens.size() > 1 ? " " : "", tokens.back());
-      std::fflush(stdout);
-      return Status::ok();
-    }
+  /// The text so far, without the bytes of an incomplete character unless `isLast`.
+  Result<std::string> textOf(const std::vector<int32_t> &tokens, bool isLast) {
+    if (!process_)
+      return isBytes_ ? bytesOf(tokens, isLast) : fmt::format("{}", fmt::join(tokens, " "));
     ASSIGN_OR_RETURN(std::vector<std::string> texts, process_->textsOf(std::span(&tokens, 1)));
     constexpr std::string_view kIncomplete = "\xEF\xBF\xBD";
-    if (!isLast && texts[0].ends_with(kIncomplete))
-      return Status::ok();
-    printOut("{}", plan::printableLines(texts[0].substr(std::min(printed_, texts[0].size()))));
-    std::fflush(stdout);
-    printed_ = texts[0].size();
-    return Status::ok();
+    while (!isLast && texts[0].ends_with(kIncomplete))
+      texts[0].resize(texts[0].size() - kIncomplete.size());
+    return std::move(texts[0]);
   }
 
 private:
   /// Bytes of characters beyond ASCII wait for the next one of ASCII. Other tokens have no text.
-  void printBytes(const std::vector<int32_t> &tokens, bool isLast) {
+  static std::string bytesOf(const std::vector<int32_t> &tokens, bool isLast) {
     constexpr int32_t kAsciiMax = 127;
-    if (!isLast && tokens.back() > kAsciiMax)
-      return;
     std::string text;
-    for (; printed_ < tokens.size(); ++printed_)
-      if (int32_t token = tokens[printed_]; token < data::kByteEndToken)
+    size_t whole = 0;
+    for (int32_t token : tokens) {
+      if (token < data::kByteEndToken)
         text += static_cast<char>(token);
-    printOut("{}", plan::printableLines(text));
-    std::fflush(stdout);
+      whole = isLast || token <= kAsciiMax ? text.size() : whole;
+    }
+    text.resize(whole);
+    return text;
   }
 
   std::optional<tokenize::RowProcess> process_;
   bool isBytes_ = false;
-  size_t printed_ = 0; ///< bytes so far
+};
+
+/// One text while it is made: what of it is printed, and whether a stop ends it.
+class Answer {
+public:
+  Answer(const Settings &settings, Detokenizer &detokenizer)
+      : settings_(settings), detokenizer_(detokenizer) {}
+
+  /// Returns whether the text goes on.
+  Result<bool> take(const std::vector<int32_t> &tokens, bool isLast) {
+    if (settings_.isLines && settings_.stops.empty() && !isLast)
+      return true;
+    ASSIGN_OR_RETURN(text_, detokenizer_.textOf(tokens, isLast));
+    size_t end = std::string::npos, shown = text_.size();
+    for (const std::string &stop : settings_.stops)
+      end = std::min(end, text_.find(stop));
+    isStopped_ = end != std::string::npos;
+    text_.resize(std::min(end, shown));
+    shown = text_.size();
+    if (!isLast && !isStopped_) // what may become a stop waits
+      for (const std::string &stop : settings_.stops)
+        for (size_t part = std::min(stop.size() - 1, text_.size()); part > 0; --part)
+          if (text_.ends_with(std::string_view(stop).substr(0, part)))
+            shown = std::min(shown, text_.size() - part);
+    if (!settings_.isLines && shown > printed_) {
+      printOut("{}",
+               plan::printableLines(std::string_view(text_).substr(printed_, shown - printed_)));
+      std::fflush(stdout);
+      printed_ = shown;
+    }
+    return !isStopped_;
+  }
+
+  /// Prints what is left of the text, or its line.
+  Status finish(const Settings::Row &row, const std::vector<int32_t> &tokens, int64_t sample) {
+    if (!isStopped_ && std::ssize(tokens) < settings_.tokens)
+      RETURN_IF_ERROR(take(tokens, true).status());
+    if (!settings_.isLines) {
+      printOut("\n");
+      return Status::ok();
+    }
+    nlohmann::json line = row.shown;
+    line["generated"] = text_;
+    line["tokens"] = tokens.size();
+    line["ended_by"] = isStopped_                               ? "stop"
+                       : std::ssize(tokens) == settings_.tokens ? "length"
+                                                                : "token";
+    if (settings_.samples > 1)
+      line["sample"] = sample;
+    printOut("{}\n", toText(line, -1, /*isAscii=*/true));
+    return Status::ok();
+  }
+
+private:
+  const Settings &settings_;
+  Detokenizer &detokenizer_;
+  std::string text_;
+  bool isStopped_ = false;
+  size_t printed_ = 0; ///< bytes
 };
 
 Result<std::vector<plan::Plan>> readPlans(const std::string &path) {
@@ -128,47 +196,88 @@ double secondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-Status speak(const RunToolOptions &options, const BackendEntry &entry, const Settings &settings,
-             const std::vector<plan::Plan> &plans) {
-  Clock::time_point begin = Clock::now();
-  std::unique_ptr<BackendSession> session =
-      entry.beginSession(plans.front(), options, options.console.sink());
-  ASSIGN_OR_RETURN(std::unique_ptr<hal::Backend> backend, session->makeBackend(nullptr));
-  ASSIGN_OR_RETURN(auto generator, generate::Generator::create(*backend, entry.findKernel));
-  Printer printer;
-  RETURN_IF_ERROR(printer.open(settings));
-  ASSIGN_OR_RETURN(auto weights, checkpoint::WeightSources::open(settings.weights, plans.front(),
-                                                                 options.console.sink()));
+/// A backend's model with its weights, and the time that they took.
+struct LoadedModel {
+  std::unique_ptr<BackendSession> session;
+  std::unique_ptr<hal::Backend> backend;
+  std::unique_ptr<generate::Generator> generator;
+  double seconds = 0;
+};
+
+Result<LoadedModel> load(const RunToolOptions &options, const BackendEntry &entry,
+                         const Settings &settings, const plan::Plan &plan) {
+  const Clock::time_point begin = Clock::now();
+  LoadedModel model;
+  model.session = entry.beginSession(plan, options, options.console.sink());
+  ASSIGN_OR_RETURN(model.backend, model.session->makeBackend(nullptr));
+  ASSIGN_OR_RETURN(model.generator, generate::Generator::create(*model.backend, entry.findKernel));
+  ASSIGN_OR_RETURN(auto weights,
+                   checkpoint::WeightSources::open(settings.weights, plan, options.console.sink()));
   constexpr int kThreadsMax = 8; // more are not faster where they share memory and files
   const int threads = std::min(static_cast<int>(std::thread::hardware_concurrency()), kThreadsMax);
-  RETURN_IF_ERROR(generator->load(
-      plans.front(),
+  RETURN_IF_ERROR(model.generator->load(
+      plan,
       [&](const std::string &name, const plan::Type &type, int64_t first, int64_t count,
           void *dst) { return weights->read(name, type, first, count, dst); },
       threads));
-  const double loading = secondsSince(begin);
-  begin = Clock::now();
-  double reading = 0; // of the prompt, with the first token
-  generate::Continuation how{.one = plans.front(),
-                             .ofRows = nullptr,
-                             .tokensMax = settings.tokens,
-                             .ends = settings.ends,
-                             .temperature = settings.temperature,
-                             .seed = settings.seed,
-                             .made = [&](const std::vector<int32_t> &made, bool isLast) {
-                               if (made.size() == 1)
-                                 reading = secondsSince(begin);
-                               return printer.print(made, isLast);
-                             }};
-  if (plans.size() > 1)
-    how.ofRows = [&](int64_t) { return plans.back(); };
-  ASSIGN_OR_RETURN(std::vector<int32_t> made,
-                   generate::continueText(*generator, settings.prompt, how));
-  printOut("\n");
-  if (options.timings && made.size() > 1)
-    printError("loading {:.2f} s, prompt of {} tokens {:.3f} s, then {:.2f} tokens/s\n", loading,
-               settings.prompt.size(), reading,
-               static_cast<double>(made.size() - 1) / (secondsSince(begin) - reading));
+  model.seconds = secondsSince(begin);
+  return model;
+}
+
+/// Prints the log-probability of the tokens that are not given, and whether each is the likeliest.
+Status scoreRow(generate::Generator &generator, const Settings::Row &row,
+                const std::vector<plan::Plan> &plans) {
+  ASSIGN_OR_RETURN(auto scored, generator.scoreAll(plans, row.tokens));
+  nlohmann::json line = row.shown;
+  double sum = 0;
+  bool isLikeliest = true;
+  for (size_t i = std::max<size_t>(row.given, 1); i <= scored.size(); ++i) {
+    sum += scored[i - 1].logProbability;
+    isLikeliest &= scored[i - 1].isLikeliest;
+  }
+  line["log_probability"] = sum;
+  line["is_likeliest"] = isLikeliest;
+  line["tokens"] = row.tokens.size() - std::max<size_t>(row.given, 1);
+  printOut("{}\n", toText(line, -1, /*isAscii=*/true));
+  return Status::ok();
+}
+
+Status speak(const RunToolOptions &options, const BackendEntry &entry, const Settings &settings,
+             const std::vector<plan::Plan> &plans) {
+  Detokenizer detokenizer;
+  RETURN_IF_ERROR(detokenizer.open(settings));
+  ASSIGN_OR_RETURN(LoadedModel model, load(options, entry, settings, plans.front()));
+  double reading = 0, speaking = 0; // prompts with the first token; later tokens
+  size_t read = 0, spoken = 0;
+  for (const Settings::Row &row : settings.rows) {
+    for (int64_t sample = 0; sample < settings.samples && !settings.scores; ++sample) {
+      const Clock::time_point begin = Clock::now();
+      double first = 0;
+      Answer answer(settings, detokenizer);
+      generate::Continuation how{.plans = plans,
+                                 .tokensMax = settings.tokens,
+                                 .ends = settings.ends,
+                                 .sampling = settings.sampling,
+                                 .made = [&](const std::vector<int32_t> &made, bool isLast) {
+                                   if (made.size() == 1)
+                                     first = secondsSince(begin);
+                                   return answer.take(made, isLast);
+                                 }};
+      how.sampling.seed += sample;
+      ASSIGN_OR_RETURN(std::vector<int32_t> made,
+                       generate::continueText(*model.generator, row.tokens, how));
+      RETURN_IF_ERROR(answer.finish(row, made, sample));
+      reading += first;
+      speaking += secondsSince(begin) - first;
+      read += row.tokens.size();
+      spoken += std::max<size_t>(made.size(), 1) - 1;
+    }
+    if (settings.scores)
+      RETURN_IF_ERROR(scoreRow(*model.generator, row, plans));
+  }
+  if (options.timings && spoken > 0)
+    printError("loading {:.2f} s, prompt of {} tokens {:.3f} s, then {:.2f} tokens/s\n",
+               model.seconds, read, reading, static_cast<double>(spoken) / speaking);
   return Status::ok();
 }
 

@@ -128,7 +128,8 @@ Status Samples::continueAll(save::WholeWeights &weights, std::vector<run::SaidTe
                     void *dst) { return weights.take(name, type, first, count, dst); }));
   const int64_t most = forward_.job.model.maxPositionEmbeddings;
   for (const run::BegunText &begun : begun_) {
-    generate::Continuation how{.one = forward_, .tokensMax = tokensMax_, .ends = ends_};
+    generate::Continuation how{
+        .plans = std::span(&forward_, 1), .tokensMax = tokensMax_, .ends = ends_};
     if (most > 0)
       how.tokensMax = std::min(tokensMax_, most - std::ssize(begun.prompt));
     ASSIGN_OR_RETURN(std::vector<int32_t> made, generate::continueText(*model, begun.prompt, how));

@@ -4,8 +4,8 @@ usage: generate_transformers.py BIN [FAMILY...]
 
 Each family is a small model in fp32 whose values follow from its names, as in hf_training.py. transformers' `generate`,
 without sampling, adds tokens to a prompt with its own cache of keys and values; `shardc generate` must add the same
-tokens. The two best scores of each step differ by more than 1e-4, so rounding cannot change the result. BIN is the
-folder of shardc. `--record` writes prompts and tokens with the versions into test/e2e/golden/values/generate.json, from
+tokens. The two best scores of each step differ by more than 1e-4, so rounding cannot change the result. The
+log-probability of these tokens by `shardc score` must be that of transformers. BIN is the folder of shardc. `--record` writes prompts and tokens with the versions into test/e2e/golden/values/generate.json, from
 which test/e2e/Inputs/generate_tokens.py tests without transformers. Exits with 77 without torch or transformers.
 """
 
@@ -35,16 +35,25 @@ def continued(model, tokens):
     return added[:-1] if added[-1] in ends else added
 
 
+def log_probability(model, tokens, added):
+    with torch.no_grad():
+        scores = model(torch.tensor([tokens + added])).logits[0, len(tokens) - 1:-1].double().log_softmax(-1)
+    return scores[torch.arange(len(added)), torch.tensor(added)].sum().item()
+
+
 def check(binaries, work, name, number):
     kind, config, _ = FAMILIES[name]
     work.mkdir()
     make(work / "made", kind, config)
     tokens = generate_tokens.prompt(number)
-    theirs = continued(loaded(work / "made", **EAGER).eval(), tokens)
+    model = loaded(work / "made", **EAGER).eval()
+    theirs = continued(model, tokens)
     ours = generate_tokens.generate(binaries / "shardc", work / "made", tokens)
     expect(ours == theirs, f"{name}: {ours}, transformers has {theirs}")
+    chance = log_probability(model, tokens, theirs)
+    generate_tokens.expect_score(binaries / "shardc", work / "made", tokens, theirs, chance)
     print(f"{name}: {len(theirs)} tokens")
-    return {"prompt": tokens, "tokens": theirs}
+    return {"prompt": tokens, "tokens": theirs, "log_probability": round(chance, 7)}
 
 
 def main():

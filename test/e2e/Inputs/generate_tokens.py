@@ -4,7 +4,7 @@
     generate_tokens.py SHARDC WORK GOLDEN [CASE...]
 
 GOLDEN is test/e2e/golden. Its file values/generate.json has, for each case, the tokens of a prompt and those that
-greedy decoding by transformers appended (test/interop/generate_transformers.py). The models are those of
+greedy decoding by transformers appended, with their log-probability (test/interop/generate_transformers.py). The models are those of
 values/hf_training.json. The first case also continues from a checkpoint, from a prompt in two parts, with adapters and
 with merged weights, and by sampling: a seed gives the same tokens each time.
 """
@@ -32,6 +32,21 @@ def generate(shardc, model, tokens, *options):
     if done.returncode != 0:
         sys.exit(f"{model}: status {done.returncode}\n{done.stdout}{done.stderr}")
     return [int(word) for word in done.stdout.split()]
+
+
+def expect_score(shardc, model, prompt, tokens, wanted):
+    """The log-probability of tokens behind a prompt, and of the last token alone, which greedy decoding chose."""
+    context, continuation, last = (" ".join(map(str, some)) for some in (prompt, tokens, tokens[-1:]))
+    rows = model.parent / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ({"context": context, "continuation": " " + continuation, "id": 1},
+                                                              {"context": f"{context} {continuation[:-len(last)]}", "continuation": last})))
+    done = subprocess.run([shardc, "score", model, rows, "--tokenizer=none"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{model}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    whole, one = map(json.loads, done.stdout.splitlines())
+    if abs(whole["log_probability"] - wanted) > 2e-5 or one["log_probability"] < whole["log_probability"]:
+        sys.exit(f"{model}: {done.stdout}; the log-probability is {wanted}")
+    expect([whole["id"], whole["tokens"], one["tokens"], whole["is_likeliest"], one["is_likeliest"]], [1, len(tokens), 1, True, True], "scores")
 
 
 def make(work, case, hf_values):
@@ -112,6 +127,7 @@ def main():
     for number, name in enumerate(sys.argv[4:] or cases):
         model = make(work / name, models[name], hf_values)
         expect(generate(shardc, model, cases[name]["prompt"]), cases[name]["tokens"], name)
+        expect_score(shardc, model, cases[name]["prompt"], cases[name]["tokens"], cases[name]["log_probability"])
         if number == 0:
             check_ways(shardc, work / name, model, cases[name])
             check_adapters(shardc, work / name, model, cases[name], models[name]["shapes"])

@@ -1,0 +1,3 @@
+class LM:
+    def __init__(self):
+        pass
