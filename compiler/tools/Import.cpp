@@ -121,6 +121,12 @@ int runImport(const ImportCommand &command) {
   for (const std::string &variable : command.variables) {
     auto [name, value] = llvm::StringRef(variable).split('=');
     options.variables[name.str()] = value.str();
+    constexpr size_t kArgumentsMax = 1000;
+    if (size_t number = 0; command.run.isAsked && !name.getAsInteger(10, number) && number > 0 &&
+                           number <= kArgumentsMax) {
+      options.arguments.resize(std::max(options.arguments.size(), number));
+      options.arguments[number - 1] = value.str();
+    }
     if (isSecret(name.str(), value.str()))
       secrets.push_back(value.str());
   }

@@ -118,8 +118,11 @@ class Machines {
 public:
   explicit Machines(RecipeBuilder &recipe) : recipe_(recipe) {}
 
-  /// An option belongs to the last launcher before it.
-  void read(const std::vector<RanWord> &words) {
+  using Visit =
+      llvm::function_ref<void(const LauncherRow *row, llvm::StringRef text, const RanWord &word)>;
+  /// Calls `visit` with each option of a launcher and its value; without a row, with other words or
+  /// the values of other options. An option belongs to the last launcher before it.
+  static void visitOptions(const std::vector<RanWord> &words, Visit visit) {
     llvm::StringRef launcher;
     for (size_t i = 0; i < words.size(); ++i) {
       llvm::StringRef word = words[i].text, program = word.substr(word.rfind('/') + 1);
@@ -136,20 +139,25 @@ public:
                (one.launchers == "*" || isOneOf(one.launchers, launcher));
       });
       if (row == std::end(kLaunchers)) {
-        addVariable(word.startswith("-") ? value : word, words[i]);
+        visit(nullptr, word.startswith("-") ? value : word, words[i]);
         continue;
       }
-      if (row->says == "Parts") {
-        parts_ = words[i];
-        continue;
-      }
-      if (value.empty() && i + 1 < words.size())
+      if (value.empty() && i + 1 < words.size() && row->says != "Parts")
         value = words[++i].text;
       std::string text = value.str();
       if (row->says == "Variable" && !value.contains('=') && i + 1 < words.size())
         text += "=" + words[++i].text;
-      readOption(row->says, text, words[i]);
+      visit(row, text, words[i]);
     }
+  }
+
+  void read(const std::vector<RanWord> &words) {
+    visitOptions(words, [&](const LauncherRow *row, llvm::StringRef text, const RanWord &word) {
+      if (row != nullptr)
+        readOption(row->says, text, word);
+      else
+        addVariable(text, word);
+    });
   }
 
   /// Derives the number of nodes, or of GPUs on each, from the number of all GPUs. Asks for what
@@ -164,6 +172,10 @@ public:
       recipe_.set(kPerNode, Value::ofInt(perNode), recipe_.range(kPerNode));
     if (nodes == 0 && hosts_ > 0 && (all_ == 0 || perNode == 0))
       recipe_.set(kNodes, Value::ofInt(nodes = hosts_), hostsRange_);
+    if (isScattered_ && chunks_ > 0) { // each on a node of its own
+      recipe_.set(kNodes, Value::ofInt(nodes = chunks_), allRange_);
+      recipe_.set(kPerNode, Value::ofInt(perNode = all_ / chunks_), allRange_);
+    }
     bool isOpen = nodes == 0 && (all_ == 0 || perNode == 0), isParts = !parts_.text.empty();
     const RanWord &known = isParts ? parts_ : elsewhere_;
     if (isParts || (isOpen && (!known.text.empty() || all_ > kGpusOfNodeMax))) {
@@ -192,7 +204,9 @@ private:
   void readOption(llvm::StringRef says, llvm::StringRef value, const RanWord &word) {
     llvm::StringRef last = value.substr(value.rfind(':') + 1);
     llvm::SmallVector<llvm::StringRef> parts;
-    value.split(parts, ',');
+    value.split(parts, says == "VariableList" ? ';' : ',');
+    if (says == "Parts")
+      parts_ = word;
     if (says == "Nodes")
       return set(kNodes, value, word.range);
     if (says == "Variable")
@@ -219,7 +233,7 @@ private:
         readDevices(part, word.range);
       else if (says == "Chunks")
         readChunks(part, word.range);
-      else if (says == "Variables")
+      else if (says.startswith("Variable"))
         addVariable(part.trim(), word);
     if (int64_t number = 0; says == "All" && readCount(last, number))
       setAll(number, word.range);
@@ -263,14 +277,17 @@ private:
     llvm::SmallVector<llvm::StringRef> parts;
     text.split(parts, ':');
     int64_t chunks = 0, gpus = 0;
+    isScattered_ |= text.startswith("place=scatter");
     if (text.consume_front("select=") || text.consume_front("nodes="))
       if (text.contains('+') || !readCount(text.split(':').first, chunks))
         elsewhere_ = {text.str(), range};
     for (llvm::StringRef part : parts)
       if (chunks > 0 && (part.consume_front("ngpus=") || part.consume_front("gpus=")))
         readCount(part, gpus);
-    if (gpus > 0)
+    if (gpus > 0) {
       setAll(chunks * gpus, range);
+      chunks_ = chunks;
+    }
     if (gpus > 1)
       set(kPerNode, std::to_string(devices_ = gpus), range);
     else if (chunks > 0 && gpus == 0)
@@ -306,6 +323,8 @@ private:
   int64_t all_ = 0, tasksPerNode_ = 0; ///< of all processes, and of those on a node; 0: unknown
   int64_t hosts_ = 0, slots_ = 0;      ///< named hosts, and the processes on each
   int64_t devices_ = 0;                ///< GPUs of a node; 0: unknown
+  int64_t chunks_ = 0;                 ///< of PBS, with GPUs
+  bool isScattered_ = false;           ///< no two chunks share a node
   int64_t times_ = 1;                  ///< by which numbers of processes are multiplied
   RanWord elsewhere_, parts_;          ///< what knows the nodes; what begins another part of a job
   SourceRange allRange_, hostsRange_;
@@ -424,6 +443,15 @@ private:
     recipe_.read(effect.opt, *tree, flag);
     for (size_t i = 1; i < values.size() && isScalar; ++i)
       readLoose(values[i]);
+    if (!isScalar)
+      askUnknown(values);
+  }
+
+  /// Asks for unknown words in a list, which may hold more settings, but for those behind weights.
+  void askUnknown(const std::vector<RanWord> &values) {
+    for (size_t i = 1; i < values.size(); ++i)
+      if (double weight = 0; values[i].unknown && !readNumber(values[i - 1].text, weight))
+        readLoose(values[i]);
   }
 
   static TreePtr textOf(const RanWord &word) {
@@ -472,6 +500,7 @@ private:
     TreePtr tree = listOf(values.front().range, values);
     bool isWeighted = readNumber(values.front().text, weight);
     recipe_.read(isWeighted ? Opt::DatasetBlend : Opt::DatasetDataPath, *tree, "--data-path");
+    askUnknown(values);
   }
 
   RecipeBuilder &recipe_;
@@ -519,7 +548,7 @@ private:
       if (launches.empty() || startsScript(*other))
         machines_.read(other->words);
     if (launches.empty() && !block.empty()) {
-      readExported();
+      readExported(run_.exported);
       return block;
     }
     if (launches.empty()) {
@@ -541,18 +570,33 @@ private:
       report.note(diag::ImportLaunchHere, launches[i]->range, static_cast<int64_t>(i + 1));
   }
 
-  /// Whether the program's arguments differ from those of all earlier launches. A script may repeat
-  /// the same launch once per node.
+  /// Whether the program's arguments, machines or variables differ from those of all earlier
+  /// launches. A script may repeat the same launch once per node.
   static bool isOther(const RanCommand &command, const std::vector<const RanCommand *> &launches) {
-    auto flagsOf = [](const RanCommand &one) {
-      std::vector<std::string> texts;
+    auto settingsOf = [](const RanCommand &one) {
       std::vector<RanWord> words = cleanWords(one.words);
-      for (size_t i = programOf(words); i < words.size(); ++i)
-        texts.push_back(words[i].text);
-      return texts;
+      const auto program = words.begin() + static_cast<std::ptrdiff_t>(programOf(words));
+      std::vector<std::string> flags, machines;
+      for (auto word = program; word != words.end(); ++word)
+        flags.push_back(word->text);
+      auto note = [&](llvm::StringRef name, llvm::StringRef text) {
+        if (belongsToRun(name))
+          machines.push_back(text.str());
+      };
+      Machines::visitOptions({words.begin(), program}, [&](const LauncherRow *row,
+                                                           llvm::StringRef text, const RanWord &) {
+        if (row != nullptr && row->says != "Hosts" && row->says != "Elsewhere")
+          machines.push_back((row->says + text).str());
+        else if (text.contains('='))
+          note(text.split('=').first, text);
+      });
+      for (const auto &[name, value] : one.environment)
+        note(name, name + "=" + value.text);
+      return std::pair(flags, machines);
     };
-    return llvm::none_of(
-        launches, [&](const RanCommand *launch) { return flagsOf(*launch) == flagsOf(command); });
+    return llvm::none_of(launches, [&](const RanCommand *launch) {
+      return settingsOf(*launch) == settingsOf(command);
+    });
   }
 
   /// Whether a command without flags of Megatron-LM starts a script, such as one with the launch.
@@ -583,11 +627,12 @@ private:
     bool isNamed = program < words.size() && llvm::StringRef(words[program].text).endswith(".py");
     flags_.facts.isWhole = isNamed && hasFlag(words);
     std::vector<RanWord> launcher(words.begin(), words.begin() + program);
-    readExported();
+    const Exports &exported = command.exported ? *command.exported : run_.exported;
+    readExported(exported);
     std::vector<std::pair<std::string, RanWord>> variables = command.environment;
     for (const auto &[name, value] : variables)
       readVariable(recipe_, name, value);
-    for (const auto &[name, value] : run_.exported)
+    for (const auto &[name, value] : exported)
       variables.insert(variables.begin(), {name, value.value_or(RanWord())});
     auto isTorchrun = [](const RanWord &word) {
       return llvm::StringRef(word.text).endswith("torchrun") ||
@@ -602,8 +647,8 @@ private:
     return words;
   }
 
-  void readExported() {
-    for (const auto &[name, value] : run_.exported)
+  void readExported(const Exports &exported) {
+    for (const auto &[name, value] : exported)
       readVariable(recipe_, name, value);
   }
 

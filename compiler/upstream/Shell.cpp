@@ -38,14 +38,14 @@ public:
   ShellRun read(const Tree &of) const {
     ShellRun run;
     run.text = sources_.text(script_).str();
+    std::vector<std::shared_ptr<const Exports>> snapshots;
+    for (const TreePtr &snapshot : valueOf(of, "snapshots").items)
+      snapshots.push_back(std::make_shared<Exports>(exportsOf(*snapshot)));
     for (const TreePtr &command : valueOf(of, "commands").items)
-      addCommand(run, *command);
+      addCommand(run, *command, snapshots);
     for (const TreePtr &word : valueOf(of, "directives").items)
       run.directives.push_back(wordOf(*word));
-    for (const TreePtr &variable : valueOf(of, "exported").items)
-      run.exported[elementOf(*variable, 0).text] =
-          variable->items.size() > 1 ? std::optional(wordOf(elementOf(*variable, 1)))
-                                     : std::nullopt;
+    run.exported = exportsOf(valueOf(of, "exported"));
     hideSecrets(run);
     return run;
   }
@@ -53,12 +53,14 @@ public:
 private:
   /// Replaces values of secrets in the words of commands by asterisks.
   static void hideSecrets(ShellRun &run) {
-    std::vector<std::pair<std::string, std::string>> variables;
-    for (const auto &[name, value] : run.exported)
-      variables.emplace_back(name, value ? value->text : "");
     const std::vector<std::string> others = secretsIn(run.text); // also those not exported
     for (RanCommand &command : run.commands) {
-      auto known = variables;
+      std::vector<std::pair<std::string, std::string>> known;
+      for (const auto &[name, value] : run.exported)
+        known.emplace_back(name, value ? value->text : "");
+      if (command.exported != nullptr)
+        for (const auto &[name, value] : *command.exported)
+          known.emplace_back(name, value ? value->text : "");
       for (const auto &[name, value] : command.environment)
         known.emplace_back(name, value.text);
       for (RanWord &word : command.words)
@@ -66,8 +68,21 @@ private:
     }
   }
 
-  void addCommand(ShellRun &run, const Tree &of) const {
+  Exports exportsOf(const Tree &of) const {
+    Exports exports;
+    for (const TreePtr &variable : of.items)
+      exports[elementOf(*variable, 0).text] = variable->items.size() > 1
+                                                  ? std::optional(wordOf(elementOf(*variable, 1)))
+                                                  : std::nullopt;
+    return exports;
+  }
+
+  void addCommand(ShellRun &run, const Tree &of,
+                  const std::vector<std::shared_ptr<const Exports>> &snapshots) const {
     RanCommand command{{}, {}, range(of)};
+    const Tree &at = elementOf(of, 4);
+    if (at.kind == Tree::Kind::Int && static_cast<uint64_t>(at.integer) < snapshots.size())
+      command.exported = snapshots[static_cast<size_t>(at.integer)];
     for (const TreePtr &word : elementOf(of, 2).items)
       command.words.push_back(wordOf(*word));
     for (const TreePtr &variable : elementOf(of, 3).items)

@@ -27,10 +27,14 @@ struct RanWord {
   std::shared_ptr<const ShellUnknown> unknown = nullptr; ///< null if the whole word is known
 };
 
+/// Variables exported to commands; without a value if the script unsets them.
+using Exports = std::map<std::string, std::optional<RanWord>>;
+
 struct RanCommand {
   std::vector<RanWord> words;
   std::vector<std::pair<std::string, RanWord>> environment; ///< assignments before the command
   SourceRange range;
+  std::shared_ptr<const Exports> exported = nullptr; ///< at the command; null: those of the script
 };
 
 struct ShellRun {
@@ -38,8 +42,7 @@ struct ShellRun {
   std::string text;                 ///< of the script
   std::vector<RanCommand> commands; ///< in order, including commands that may not be reached
   std::vector<RanWord> directives;  ///< words of `#SBATCH` lines
-  /// Variables exported to commands; without a value if the script unsets them.
-  std::map<std::string, std::optional<RanWord>> exported;
+  Exports exported;                 ///< at its end
 };
 
 /// The text with asterisks in the place of each value of a variable that has the name of a secret.

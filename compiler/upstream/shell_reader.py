@@ -12,7 +12,8 @@ another shell with `-c` is read as a script of its own, in which exported variab
 programs, variables that the script never sets, variables that builtins such as `read`, or arithmetic, set anywhere, and
 all expansions except `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}`, `${NAME-text}` and `$((...))`.
 
-In the result, a word is [begin, end, text] with its place in bytes. An unknown word has a fourth element: [its text in
+In the result, a command is [begin, end, words, assignments before it, index into `snapshots`], and a snapshot lists the
+variables that were exported where a command is. A word is [begin, end, text] with its place in bytes. An unknown word has a fourth element: [its text in
 the script, [begin, end] of the statement that sets it or null, flags that it may contain]. While the script is read, one
 character, a mark, represents each unknown part of a text. Marks remain valid when texts are joined or split.
 """
@@ -34,6 +35,8 @@ ENVIRONMENT = re.compile(r"HOME|USER|LOGNAME|PWD|OLDPWD|HOSTNAME|SHELL|PATH|UID|
 NAME, ARGUMENT, INTEGER = re.compile(r"[A-Za-z_]\w*", re.A), re.compile(r"[1-9][0-9]*|[@*#]"), re.compile(r"-?(0|[1-9][0-9]{0,17})")
 OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|(?<!\w)([A-Za-z_]\w*)", re.A)  # a variable in arithmetic
 SHELL, IN_TEXT = re.compile(r"(.*/)?(ba|da|z)?sh"), re.compile(r"-[a-z]*c")  # a shell, and its option before a script in one word
+JOBS = ("sbatch", "qsub", "bsub")  # programs that start a script as a job
+VARIABLES = ("--export", "--env", "-env", "-v")  # options of jobs
 DIRECTIVES = {"#SBATCH": "sbatch", "#PBS": "qsub", "#BSUB": "bsub", "#FLUX:": "flux"}  # in a job script, and the program that reads it
 QUOTED, QUOTES = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+"""), re.compile(r"""(["'])(.*?)\1""")  # a word of a directive
 FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*", re.A)
@@ -101,9 +104,9 @@ def parse(source, shfmt):
 class Reader:
     """Walks the statements of a syntax tree in the order of the script."""
 
-    def __init__(self, source, setting, outer=None, unknown=None):
+    def __init__(self, source, setting, outer=None, unknown=None, starter=()):
         self.source, self.setting, self.tree = source, setting, parse(source, setting.get("shfmt", "shfmt"))
-        self.commands, self.functions = [], collections.defaultdict(list)
+        self.commands, self.functions, self.snapshots = [], collections.defaultdict(list), []
         self.outer, self.unknown = outer, [] if unknown is None else unknown  # the place in a script, for a text in it
         # Places: the statement, and what may set all variables, or the arguments, of which `moved_text` has the flags.
         self.cause = self.all_cause = self.moved = None
@@ -114,12 +117,24 @@ class Reader:
         self.has_arguments, given = "arguments" in setting, [(text, None) for text in setting.get("arguments", ())]
         if self.has_arguments:
             self.values.update({str(at): [text] for at, text in enumerate(given, 1)}, **{"@": given, "*": given, "#": [(str(len(given)), None)]})
+        self.take_variables([*((word, place) for *place, word in self.directives()), *(starter if starter and starter[0][0] in JOBS else ())])
         for statement in self.tree.get("Stmts", ()):
             self.cause = self.outer or LINE.match(self.source, statement["Pos"]).span()
             for node in nodes_of(statement):
                 for name in self.foreign_in(node, node.get("Type")):
                     self.foreign[name] = self.cause
                     self.doubt(name)
+
+    def take_variables(self, words):
+        """Sets the variables that options of a job give to its script."""
+        for at, (word, place) in enumerate(words):
+            name, _, value = word.partition("=")
+            if name in VARIABLES:
+                for part in (value or "".join(text for text, _ in words[at + 1:at + 2])).split(","):
+                    variable, is_set, text = part.strip().partition("=")
+                    if is_set and NAME.fullmatch(variable):
+                        self.values[variable] = [(text, place)]
+                        self.exported.add(variable)
 
     def foreign_in(self, node, kind):
         """Variables that only a shell can evaluate, since more than assignments set them."""
@@ -305,19 +320,31 @@ class Reader:
 
     def read(self):
         any(map(self.run, self.tree.get("Stmts", ())))
-        exported = [[name, *map(self.resolved, held)] for name, held in self.values.items()
-                    if name not in self.arrays and (not held or name in self.exported)]
-        return {"commands": self.commands or self.assigned_flags(), "directives": self.directives(), "exported": exported}
+        return {"commands": self.commands or self.assigned_flags(), "directives": self.directives(), "exported": self.exports(),
+                "snapshots": self.snapshots}
+
+    def exports(self):
+        return [[name, *map(self.resolved, held)] for name, held in self.values.items()
+                if name not in self.arrays and (not held or name in self.exported)]
+
+    def snapshot(self, words):
+        """The index of the variables that are exported now; none for a command without flags."""
+        if not any("--" in word or "=" in word for word in words):
+            return None
+        if self.exports() not in self.snapshots[-1:]:
+            self.snapshots.append(self.exports())
+        return len(self.snapshots) - 1
 
     def directives(self):
         """The words of `#SBATCH` lines and the like, each line after the program that reads it."""
-        found = []
+        found, end = [], next((one["Pos"] for one in self.tree.get("Stmts", ())), len(self.source))
         for comment in (node for node in nodes_of(self.tree) if "Hash" in node):
             before = self.source[max(comment["Pos"] - 1, 0):comment["Pos"]]
             if before not in b"\n \t\r;&|(<>":  # shfmt 3.6 reads `$A#b` as a comment
                 raise Malformed(comment["Pos"], "this is not a comment")
             mark, *words = QUOTED.findall(re.sub("^# *flux:", "#FLUX: ", self.string(comment), flags=re.I))
-            if before in b"\n" and mark in DIRECTIVES:
+            is_late = comment["Pos"] > end and mark in ("#SBATCH", "#PBS")  # Slurm and PBS stop at the first command
+            if before in b"\n" and mark in DIRECTIVES and not is_late:
                 words = itertools.takewhile(lambda word: word[0] != "#", words)
                 found += [[*place_of(comment), word] for word in [DIRECTIVES[mark], *(QUOTES.sub(r"\2", word) for word in words)]]
         return found
@@ -329,7 +356,7 @@ class Reader:
             is_plain = name not in self.arrays and is_known(joined(held))
             fields = [(word, place) for text, place in held for word in (text.split() if is_plain else [text])]
             if fields and fields[0][0].startswith("--"):
-                found.append([*(fields[0][1] or (None, None)), list(map(self.resolved, fields)), []])
+                found.append([*(fields[0][1] or (None, None)), list(map(self.resolved, fields)), [], None])
         return found
 
     def resolved(self, value):
@@ -432,7 +459,7 @@ class Reader:
         if self.launch_inner(node, fields):
             return words
         if fields and name not in self.functions and name not in BUILTINS:
-            self.commands.append([*place_of(node), [self.resolved(field) for field in fields], self.environment_of(node)])
+            self.commands.append([*place_of(node), [self.resolved(field) for field in fields], self.environment_of(node), self.snapshot(words)])
         return words
 
     def environment_of(self, node):
@@ -445,7 +472,7 @@ class Reader:
         for at in range(len(words) - 2):
             if SHELL.fullmatch(words[at]) and IN_TEXT.fullmatch(words[at + 1]):
                 return words[at + 2], at, words[at + 4:]
-        is_job = words[:1] == ["sbatch"]
+        is_job = bool(words) and words[0] in JOBS
         for at, word in enumerate(words if is_job else ()):
             if re.match("--wrap(=|$)", word) and words[at:] != ["--wrap"]:
                 return word.partition("=")[2] or words[at + 1], at, []
@@ -466,13 +493,15 @@ class Reader:
         setting = {**self.setting, "variables": variables, "arguments": arguments}
         place = (fields[at + 2][1] if at + 2 < len(fields) else None) or place_of(node)
         try:
-            found = Reader(inner.encode(errors="surrogateescape"), setting, place, self.unknown).read()
+            reader = Reader(inner.encode(errors="surrogateescape"), setting, place, self.unknown, fields[:at])
+            found = reader.read()
         except Malformed:
             return False
-        for _, _, launched, environment in found["commands"]:
-            variables = self.environment_of(node) + [[name, [*place, *word[2:]]] for name, *held in [*found["exported"], *environment] for word in held]
+        for _, _, launched, environment, snapshot in found["commands"]:
+            exported = found["exported"] if snapshot is None else found["snapshots"][snapshot]
+            variables = self.environment_of(node) + [[name, [*place, *word[2:]]] for name, *held in [*exported, *environment] for word in held]
             words = [*map(self.resolved, fields[:at]), *([*place, *word[2:]] for word in [*found["directives"], *launched])]
-            self.commands.append([*place_of(node), words, variables])
+            self.commands.append([*place_of(node), words, variables, self.snapshot("--")])
         return bool(found["commands"])
 
 

@@ -61,6 +61,23 @@ directives() {
     -e "s/\"([^\"]*)\"|'([^']*)'/\1\2/g" -e '/./p' "$1"
 }
 
+# take_variables OPTION...: exports the variables that options of a job give to its script
+take_variables() {
+  local parts part
+  while [ $# -gt 0 ]; do
+    case $1 in
+    --export=* | --env=*) IFS=, read -ra parts <<<"${1#*=}" ;;
+    --export | --env | -env | -v) IFS=, read -ra parts <<<"$2" ;;
+    *) parts=() ;;
+    esac
+    for part in "${parts[@]}"; do
+      part=${part# }
+      case $part in [A-Za-z_]*=*) export "$part" 2>/dev/null ;; esac
+    done
+    shift
+  done
+}
+
 # submit SCRIPT OPTIONS... -- ARGUMENTS...: runs a script as a job
 submit() {
   local script=$1 options=()
@@ -72,6 +89,7 @@ submit() {
   done
   record directives "$name" "${options[@]}"
   [ "$name" != sbatch ] || slurm_job "${options[@]}"
+  take_variables "${options[@]}"
   exec bash "$script" "${@:2}"
 }
 

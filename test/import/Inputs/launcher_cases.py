@@ -39,6 +39,18 @@ CASES = [
     # parts with machines of their own
     (f"mpirun -np 8 {PYTHON} : -np 8 {PYTHON}", "? ?"),
     (f"#SBATCH -N 2 --gres=gpu:8\n#SBATCH hetjob\n#SBATCH -N 1\nsrun --het-group=0,1 {PYTHON}", "? ?"),
+    # what the flags of a script are, by variables that its job gives it
+    (f"#SBATCH --export=ALL,N=3\n#SBATCH -N 2\nsrun torchrun --nproc_per_node=$N {FLAGS}", "2 3"),
+    (f"#PBS -v N=3\ntorchrun --nproc_per_node=${{N:-1}} {FLAGS}", "1 3"),
+    (f"sbatch --export=ALL,N=3 --wrap='torchrun --nproc_per_node=$N {FLAGS}'", "1 3"),
+    (f"sbatch --export=ALL,N=3 <<'EOF'\n#!/bin/bash\ntorchrun --nproc_per_node=$N {FLAGS}\nEOF", "1 3"),
+    (f"qsub -v N=3 <<'EOF'\ntorchrun --nproc_per_node=$N {FLAGS}\nEOF", "1 3"),
+    # directives end at the first command
+    (f"#SBATCH -N 2\ncd .\n#SBATCH -N 16\nsrun {TORCHRUN}", "2 8"),
+    # chunks on nodes of their own
+    (f"#PBS -l select=8:ngpus=1:mpiprocs=1\n#PBS -l place=scatter\nmpirun {PYTHON}", "8 1"),
+    (f"#PBS -l select=2:ngpus=4,place=scatter:excl\nmpirun {PYTHON}", "2 4"),
+    (f"mpirun -np 8 --rankfile r {PYTHON}", "? ?"),
     # hosts
     (f"mpirun -np 16 -H a:8,b:8 {PYTHON}", "2 8"),
     (f"mpirun -np 8 -H a:8,b:8 {PYTHON}", "1 8"),
@@ -74,6 +86,10 @@ CASES = [
     (f"#SBATCH --export=NCCL_ALGO=Tree\nexport NCCL_ALGO=Ring\n{TORCHRUN}", "1 8 NCCL_ALGO=Ring"),
     (f"flux run --env=NCCL_ALGO=Ring -N 2 -n 16 {PYTHON}", "2 8 NCCL_ALGO=Ring"),
     (f"apptainer exec --env NCCL_ALGO=Ring,NCCL_PROTO=LL x.sif {TORCHRUN}", "1 8 NCCL_ALGO=Ring NCCL_PROTO=LL"),
+    (f"export NCCL_ALGO=Ring\n{TORCHRUN}\nexport NCCL_ALGO=Tree", "1 8 NCCL_ALGO=Ring"),
+    (f"export NCCL_ALGO=Ring\n{TORCHRUN}\nunset NCCL_ALGO", "1 8 NCCL_ALGO=Ring"),
+    (f"{TORCHRUN}\nexport NCCL_ALGO=Ring", "1 8"),
+    (f"mpirun -np 8 --mca mca_base_env_list 'NCCL_ALGO=Ring;NCCL_PROTO=LL' {PYTHON}", "1 8 NCCL_ALGO=Ring NCCL_PROTO=LL"),
     (f"mpirun -np 8 -x NCCL_IB_HCA=a,b {PYTHON}", "1 8 NCCL_IB_HCA=a,b"),
     (f"#PBS -v NCCL_ALGO=Ring,NCCL_PROTO=LL\n{TORCHRUN}", "1 8 NCCL_ALGO=Ring NCCL_PROTO=LL"),
     (f'#BSUB -env "all, NCCL_ALGO=Ring"\n{TORCHRUN}', "1 8 NCCL_ALGO=Ring"),

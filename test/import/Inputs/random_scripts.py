@@ -218,7 +218,7 @@ def compare(found, ran, counts):
     if isinstance(found, list):
         yield f"refused: {found}"
         return
-    for _, _, words, _ in found["commands"]:
+    for _, _, words, *_ in found["commands"]:
         if words[0][2] != "P":
             continue
         counts["calls"] += 1
