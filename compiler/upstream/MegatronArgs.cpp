@@ -92,6 +92,8 @@ bool belongsToRun(llvm::StringRef name) {
 
 void readVariable(RecipeBuilder &recipe, llvm::StringRef name,
                   const std::optional<RanWord> &value) {
+  if (!name.consume_front("APPTAINERENV_")) // variables for a container
+    name.consume_front("SINGULARITYENV_");
   if (!belongsToRun(name)) {
     if (value)
       recipe.leaveOutIdle(("export " + name).str(), "only the shell uses it", value->range);

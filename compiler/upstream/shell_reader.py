@@ -37,7 +37,7 @@ OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|(?<!\w)([A-Za-z_]\w
 SHELL, IN_TEXT = re.compile(r"(.*/)?(ba|da|z)?sh"), re.compile(r"-[a-z]*c")  # a shell, and its option before a script in one word
 JOBS = ("sbatch", "qsub", "bsub")  # programs that start a script as a job
 VARIABLES = ("--export", "--env", "-env", "-v")  # options of jobs
-DIRECTIVES = {"#SBATCH": "sbatch", "#PBS": "qsub", "#BSUB": "bsub", "#FLUX:": "flux"}  # in a job script, and the program that reads it
+DIRECTIVES = {"#SBATCH": "sbatch", "#PBS": "qsub", "#BSUB": "bsub", "#FLUX:": "flux", "#$": "qsub"}  # in a job script, and the program that reads it
 QUOTED, QUOTES = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+"""), re.compile(r"""(["'])(.*?)\1""")  # a word of a directive
 FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*", re.A)
 # Texts that a shell would expand further, and lists of numbers or flags, which it would not.

@@ -327,6 +327,8 @@ def tokens(row):
 def is_counted(turn, where):
     """Removes the masks of a message. Returns whether they let it count, and the keys that ask for that."""
     said = {key: turn.pop(key) for key in MASKS if key in turn}
+    if turn.get("train_detail"):
+        raise Refused(f"'train_detail' of {where} masks a part of its text; needed is a whole message that counts or does not")
     for key, value in said.items():
         if value not in (None, 0, 1):
             raise Refused(f"'{key}' of {where} is {json.dumps(value)}; a token counts in the loss or it does not: 0, 1, true or false")

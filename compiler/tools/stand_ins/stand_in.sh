@@ -56,8 +56,8 @@ slurm_job() {
 
 # Prints the directives before a script's first command, one word per line
 directives() {
-  PATH=$tools sed -nE -e '/^[ \t]*[^# \t]/q' -e 's/^# *flux:/#FLUX /I' -e '/^#(SBATCH|PBS|BSUB|FLUX)[ \t]/!d' \
-    -e 's/^#[A-Z]+[ \t]+//' -e "s/((\"[^\"]*\"|'[^']*'|[^ \t])+)[ \t]*/\1\n/g" -e 's/(^|\n)#.*//' -e 's/\n$//' \
+  PATH=$tools sed -nE -e '/^[ \t]*[^# \t]/q' -e 's/^# *flux:/#FLUX /I' -e '/^#(SBATCH|PBS|BSUB|FLUX|[$])[ \t]/!d' \
+    -e 's/^#[A-Z$]+[ \t]+//' -e "s/((\"[^\"]*\"|'[^']*'|[^ \t])+)[ \t]*/\1\n/g" -e 's/(^|\n)#.*//' -e 's/\n$//' \
     -e "s/\"([^\"]*)\"|'([^']*)'/\1\2/g" -e '/./p' "$1"
 }
 

@@ -43,10 +43,10 @@ grep -oE '[A-Za-z0-9_./-]*train[A-Za-z0-9_]*\.py' "$1" | while read -r path; do
   [ -e "$path" ] || : >"$path"
 done
 export PATH=$folder/bin BASH_ENV=$folder/prelude.sh
-kind=$(PATH=$tools sed '/^[ \t]*[^# \t]/q' "$1" | PATH=$tools grep -oE -m 1 '^#(SBATCH|PBS|BSUB| *[Ff][Ll][Uu][Xx]:)')
+kind=$(PATH=$tools sed '/^[ \t]*[^# \t]/q' "$1" | PATH=$tools grep -oE -m 1 '^#(SBATCH|PBS|BSUB|[$] | *[Ff][Ll][Uu][Xx]:)')
 case $kind in
 "#SBATCH") [ -n "$SLURM_JOB_ID" ] || exec "$folder/bin/sbatch" "$@" ;;
-"#PBS") exec "$folder/bin/qsub" "$@" ;;
+"#PBS" | "#$ ") exec "$folder/bin/qsub" "$@" ;;
 "#BSUB") exec "$folder/bin/bsub" "$@" ;;
 *:) exec "$folder/bin/flux" batch "$@" ;;
 esac

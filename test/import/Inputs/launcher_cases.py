@@ -92,6 +92,9 @@ CASES = [
     (f"mpirun -np 8 --mca mca_base_env_list 'NCCL_ALGO=Ring;NCCL_PROTO=LL' {PYTHON}", "1 8 NCCL_ALGO=Ring NCCL_PROTO=LL"),
     (f"mpirun -np 8 -x NCCL_IB_HCA=a,b {PYTHON}", "1 8 NCCL_IB_HCA=a,b"),
     (f"#PBS -v NCCL_ALGO=Ring,NCCL_PROTO=LL\n{TORCHRUN}", "1 8 NCCL_ALGO=Ring NCCL_PROTO=LL"),
+    (f"#$ -v NCCL_ALGO=Ring\n{TORCHRUN}", "1 8 NCCL_ALGO=Ring"),
+    (f"export APPTAINERENV_NCCL_ALGO=Ring\napptainer exec x.sif {TORCHRUN}", "1 8 NCCL_ALGO=Ring"),
+    (f"export FI_PROVIDER=efa FI_EFA_USE_DEVICE_RDMA=1\n{TORCHRUN}", "1 8 FI_EFA_USE_DEVICE_RDMA=1 FI_PROVIDER=efa"),
     (f'#BSUB -env "all, NCCL_ALGO=Ring"\n{TORCHRUN}', "1 8 NCCL_ALGO=Ring"),
     (f'#SBATCH --export="ALL,NCCL_ALGO=Ring"\n#SBATCH --comment="a # b" -N "2" # it isn\'t one\nsrun {TORCHRUN}', "2 8 NCCL_ALGO=Ring"),
     (f"# SBATCH -N 4\n##SBATCH -N 3\n#\nsrun {TORCHRUN}", "1 8"),
@@ -109,7 +112,7 @@ def machines_of(script, options):
         found = re.search(pattern, done.stdout, re.M)
         return found[1] if found else otherwise
     asked = {name: "?" if f"//   cluster.{name}:" in done.stdout else "-" for name in ("nodes", "gpus_per_node")}
-    variables = [f"{name}={text}" for name, text in re.findall(r'^ *(NCCL_\w+) = "([^"]*)"', done.stdout, re.M)]
+    variables = [f"{name}={text}" for name, text in re.findall(r'^ *((?:NCCL|FI)_\w+) = "([^"]*)"', done.stdout, re.M)]
     return " ".join([value(r"^ *nodes = (\d+)", asked["nodes"]), value(r"^ *gpus_per_node = (\d+)", asked["gpus_per_node"]),
                      *filter(None, [value(r"^ *gpu = (\w+)", "")]), *variables]), done.stderr
 
