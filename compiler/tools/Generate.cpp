@@ -34,9 +34,9 @@ struct GenerateCommand {
   std::string program;
   std::string backend; ///< chosen by shardc-run if empty
   std::string model, prompt, file, base, tokenizer, chatTemplate, date, python = "python3";
-  std::string temperature, topP, minP, repetitionPenalty; ///< empty: by generation_config.json
+  std::string temperature, topK, topP, minP, repetitionPenalty; ///< empty: not asked
   std::vector<std::string> stops;
-  int64_t tokens = 64, seed = 1234, samples = 1, topK = -1;
+  int64_t tokens = 64, seed = 1234, samples = 1;
   bool isChat = false, timings = false;
   bool scores = false; ///< shardc score
 };
@@ -163,55 +163,89 @@ Result<json> scoredRow(const json &row, PromptReader &reader) {
     given = {*reader.begin()};
     tokens.insert(tokens.begin(), given.front());
   }
+  if (tokens.empty())
+    return makeStatus(StatusCode::InvalidInput, "a row has no token: {}", shortened(toText(row)));
   return json{{"shown", row}, {"tokens", tokens}, {"given", std::min(given.size(), tokens.size())}};
 }
 
-/// Reads an option that is a number of at least `least` and at most `most`.
-ExitStatus readNumber(const char *name, const std::string &text, double least, double most,
-                      json &value) {
-  double number = 0;
-  if (text.empty())
-    return kFine;
-  if (llvm::StringRef(text).getAsDouble(number) || !(number >= least && number <= most))
-    return refuseUsage(fmt::format("'{}' is '{}'; it needs to be a number {}", name, text,
-                                   std::isfinite(most) ? fmt::format("from {} to {}", least, most)
-                                                       : fmt::format("of {} or more", least)));
-  value = number;
+/// A setting that says how tokens are drawn: an option, and a key of generation_config.json.
+struct SamplingSetting {
+  const char *option, *key;
+  double otherwise, least, most;
+  std::string GenerateCommand::*text;
+};
+constexpr double kAny = std::numeric_limits<int32_t>::max();
+constexpr SamplingSetting kSampling[] = {
+    {"--temperature", "temperature", 0, 0, kAny, &GenerateCommand::temperature},
+    {"--top-k", "top_k", 0, 0, kAny, &GenerateCommand::topK},
+    {"--top-p", "top_p", 1, 0, 1, &GenerateCommand::topP},
+    {"--min-p", "min_p", 0, 0, 1, &GenerateCommand::minP},
+    {"--repetition-penalty", "repetition_penalty", 1, 1e-3, kAny,
+     &GenerateCommand::repetitionPenalty}};
+
+/// Empty if the value is in the setting's range.
+std::string whyRefused(const SamplingSetting &setting, const std::string &name, double value,
+                       const std::string &shown) {
+  if (value >= setting.least && value <= setting.most)
+    return {};
+  return fmt::format("'{}' is '{}'; it needs to be a number {}", name, shown,
+                     setting.most < kAny ? fmt::format("from {} to {}", setting.least, setting.most)
+                                         : fmt::format("of {} or more", setting.least));
+}
+
+/// The settings that the command's options ask for.
+ExitStatus readSampling(const GenerateCommand &command, json &asked) {
+  asked = json::object();
+  for (const SamplingSetting &setting : kSampling) {
+    const std::string &text = command.*setting.text;
+    double number = -1;
+    if (text.empty())
+      continue;
+    if (llvm::StringRef(text).getAsDouble(number))
+      number = -1;
+    if (std::string why = whyRefused(setting, setting.option, number, text); !why.empty())
+      return refuseUsage(why);
+    asked[setting.key] = number;
+  }
   return kFine;
 }
 
 /// What generation_config.json says about drawing tokens, as transformers takes it; the command's
 /// options replace it. A setting that would change the texts and is not executed is reported.
-json samplingOf(const std::string &folder, const json &asked) {
-  json sampling = {{"temperature", 0.0},
-                   {"top_k", 0},
-                   {"top_p", 1.0},
-                   {"min_p", 0.0},
-                   {"repetition_penalty", 1.0}};
+Result<json> samplingOf(const std::string &folder, const json &asked) {
   constexpr uint64_t kBytesMax = 1 << 20;
   constexpr llvm::StringLiteral kNotExecuted =
       "num_beams num_beam_groups penalty_alpha no_repeat_ngram_size encoder_repetition_penalty "
       "bad_words_ids force_words_ids sequence_bias typical_p top_h epsilon_cutoff eta_cutoff "
       "suppress_tokens begin_suppress_tokens forced_bos_token_id forced_eos_token_id "
       "exponential_decay_length_penalty guidance_scale min_length min_new_tokens stop_strings";
-  Result<std::string> text =
-      folder.empty() ? Result<std::string>(std::string("{}"))
-                     : UntrustedFolder::readIn(folder, "generation_config.json", kBytesMax);
-  const json said = text.isOk() ? parsePythonJson(*text) : json();
-  if (said.is_object() && said.value("do_sample", json(false)) == true) {
-    sampling["temperature"] = 1.0, sampling["top_k"] = 50; // what transformers takes without them
-    for (const auto &[key, value] : sampling.items())
-      if (said.contains(key) && said[key].is_number())
-        value = said[key];
-    reportCkpt(makeReport(report::SamplingByConfig, toText(sampling)));
-  } else if (said.is_object() && said.value("repetition_penalty", json()).is_number()) {
-    sampling["repetition_penalty"] = said["repetition_penalty"];
+  json said = json::object(), sampling;
+  if (!folder.empty())
+    if (Result<std::string> text =
+            UntrustedFolder::readIn(folder, "generation_config.json", kBytesMax);
+        text.isOk())
+      if (json read = parsePythonJson(*text); read.is_object())
+        said = std::move(read);
+  const bool draws = said.value("do_sample", json()) == true;
+  for (const SamplingSetting &setting : kSampling) {
+    const bool isUsed = draws || setting.text == &GenerateCommand::repetitionPenalty;
+    const json found = isUsed ? said.value(setting.key, json()) : json();
+    if (std::string why =
+            whyRefused(setting, setting.key,
+                       found.is_number() ? found.get<double>() : setting.otherwise, toText(found));
+        !why.empty())
+      return makeStatus(StatusCode::InvalidInput, "generation_config.json: {}", why);
+    sampling[setting.key] = found.is_number() ? found : json(setting.otherwise);
   }
+  for (auto [key, value] : {std::pair("temperature", 1), std::pair("top_k", 50)})
+    if (draws && !said.value(key, json()).is_number())
+      sampling[key] = value; // what transformers takes
+  if (draws)
+    reportCkpt(makeReport(report::SamplingByConfig, toText(sampling)));
   for (llvm::StringRef key : llvm::split(kNotExecuted, ' '))
-    if (said.is_object() && said.contains(key.str()))
-      if (const json &value = said[key.str()];
-          !value.is_null() && value != 0 && value != 1 && value != json::array())
-        reportCkpt(makeReport(report::SamplingNotExecuted, key.str(), toText(value)));
+    if (const json value = said.value(key.str(), json());
+        !value.is_null() && value != 0 && value != 1 && value != json::array())
+      reportCkpt(makeReport(report::SamplingNotExecuted, key.str(), toText(value)));
   sampling.update(asked);
   return sampling;
 }
@@ -294,32 +328,6 @@ Result<std::vector<std::string>> settingsOf(const GenerateCommand &command,
   return sets;
 }
 
-/// Reads the options that say how tokens are drawn.
-ExitStatus readSampling(const GenerateCommand &command, json &asked) {
-  constexpr double kAny = std::numeric_limits<double>::infinity();
-  struct {
-    const char *name, *key;
-    const std::string &text;
-    double least, most;
-  } options[] = {{"--temperature", "temperature", command.temperature, 0, kAny},
-                 {"--top-p", "top_p", command.topP, 0, 1},
-                 {"--min-p", "min_p", command.minP, 0, 1},
-                 {"--repetition-penalty", "repetition_penalty", command.repetitionPenalty,
-                  std::numeric_limits<double>::min(), kAny}};
-  asked = json::object();
-  for (const auto &option : options) {
-    json value;
-    if (ExitStatus status = readNumber(option.name, option.text, option.least, option.most, value);
-        status != kFine)
-      return status;
-    if (!value.is_null())
-      asked[option.key] = value;
-  }
-  if (command.topK >= 0)
-    asked["top_k"] = command.topK;
-  return kFine;
-}
-
 int runGenerate(const GenerateCommand &command) {
   ::signal(SIGPIPE, SIG_IGN); // if the tokenizer has ended, writing to it is an error, not the end
   json asked;
@@ -347,8 +355,10 @@ int runGenerate(const GenerateCommand &command) {
   if (std::vector<lower::Missing> missing = lower::findMissing(**config); !missing.empty())
     return finishCkpt(makeStatus(StatusCode::InvalidInput, "the model needs {}, which shardc lacks",
                                  missing.front().what));
-  const json sampling = samplingOf(command.scores ? "" : place->hfFolder, asked);
-  Result<Request> request = requestOf(command, sampling, *place, **config, session.sources());
+  Result<json> sampling = samplingOf(command.scores ? "" : place->hfFolder, asked);
+  if (!sampling.isOk())
+    return finishCkpt(sampling.status());
+  Result<Request> request = requestOf(command, *sampling, *place, **config, session.sources());
   return request.isOk() ? runRequest(command, *request) : finishCkpt(request.status());
 }
 
@@ -397,8 +407,7 @@ void addGenerate(cli::Command &app, int &status, const char *program) {
   command.option("--temperature", options->temperature,
                  "of the softmax that tokens are drawn by; 0: the likeliest one; default: as the "
                  "model's generation_config.json says, otherwise 0");
-  command.option("--top-k", options->topK, "draw one of so many likeliest tokens; 0: of all")
-      .nonNegative();
+  command.option("--top-k", options->topK, "draw one of so many likeliest tokens; 0: of all");
   command.option("--top-p", options->topP,
                  "draw one of the likeliest tokens that have this probability together");
   command.option("--min-p", options->minP,
