@@ -208,7 +208,11 @@ Result<LoadedModel> load(const RunToolOptions &options, const BackendEntry &entr
                          const Settings &settings, const plan::Plan &plan) {
   const Clock::time_point begin = Clock::now();
   LoadedModel model;
-  model.session = entry.beginSession(plan, options, options.console.sink());
+  const ReportSink sink = [&](const Report &report) { // standard output is for the texts
+    if (report.severity >= Severity::Warning)
+      options.console.emit(report);
+  };
+  model.session = entry.beginSession(plan, options, sink);
   ASSIGN_OR_RETURN(model.backend, model.session->makeBackend(nullptr));
   ASSIGN_OR_RETURN(model.generator, generate::Generator::create(*model.backend, entry.findKernel));
   ASSIGN_OR_RETURN(auto weights,
