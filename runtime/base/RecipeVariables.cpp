@@ -25,10 +25,11 @@ bool hasPart(std::string_view name, std::string_view part) {
   return false;
 }
 
-/// A copy of the environment for as long as the program runs.
+/// A copy of the environment for as long as the program runs. glibc sets `__environ`; `environ` is
+/// another variable in the wheel's programs (old_glibc.py).
 char **copyOfEnvironment() {
   auto *copy = new std::vector<char *>;
-  for (char **variable = environ; variable && *variable; ++variable)
+  for (char **variable = __environ; variable && *variable; ++variable)
     copy->push_back(::strdup(*variable));
   copy->push_back(nullptr);
   return copy->data();

@@ -32,6 +32,10 @@ RECIPE
 "$run" mine.plan | grep -q 'done after 4 of 4 steps'
 "$shardc" check mine.recipe --overlay shardc:overlays/fsdp.recipe
 
+# Programs that shardc starts have the environment in which they find others.
+"$shardc" run mine.recipe --metrics='| env >variables; cat >rows' >/dev/null
+grep -q "^PATH=$PATH\$" variables || { echo "a program that shardc starts has other variables:"; cat variables; exit 1; }
+
 # The documentation that is installed shows this recipe.
 "$shardc" run shardc:debug/quickstart.recipe --set train.train_iters=2 --set checkpoint.save=none | grep -q 'done after 2 of 2 steps'
 
