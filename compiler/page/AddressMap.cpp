@@ -4,6 +4,8 @@
 #include <map>
 #include <optional>
 
+#include "llvm/ADT/StringExtras.h"
+
 #include "compiler/passes/Liveness.h"
 
 namespace shardc::page {
@@ -138,7 +140,8 @@ AddressMap addressMapOf(const plan::Role &role, size_t rectsMax) {
 std::string patternOf(const std::string &name) {
   std::string out;
   for (char c : name)
-    if (c < '0' || c > '9')
+    if (!llvm::isDigit(c) ||
+        (out.size() > 1 && llvm::isAlnum(out.back()) && llvm::isAlnum(out[out.size() - 2])))
       out += c;
     else if (out.empty() || out.back() != '*')
       out += '*';

@@ -55,7 +55,8 @@ std::vector<Holder> holdersOf(const plan::Role &role);
 /// A description of the buffers, for example `MLP activations`.
 std::string wordsOf(const Holder &holder);
 
-/// `name` with each number replaced by `*`.
+/// `name` with `*` for each number, such as a layer's, that no two letters precede: `l3.fc1` gives
+/// `l*.fc1`.
 std::string patternOf(const std::string &name);
 
 } // namespace shardc::page

@@ -1,5 +1,5 @@
-// Answers the first questions about a plan in sentences: what bounds the step, what fills the
-// memory, and what other settings would change.
+// Answers the first questions about a plan: what bounds the step, what fills the memory, and what
+// other settings would change. The page adds tables of the figures.
 #pragma once
 
 #include <optional>

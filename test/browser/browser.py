@@ -109,14 +109,13 @@ class Browser:
     def move_to(self, x, y):
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
-    def screenshot(self, is_whole=False):
-        """A screenshot of the window or of the whole page, as bytes of a PNG file."""
-        clip = {}
+    def screenshot(self, is_whole=False, clip=None):
+        """A screenshot of the window, of the whole page, or of a part (left, top, width, height), as bytes of a PNG file."""
         if is_whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            clip = {"clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1},
-                    "captureBeyondViewport": True}
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png", **clip)["data"])
+            clip = (0, 0, size["width"], size["height"])
+        part = {"clip": {**dict(zip(("x", "y", "width", "height"), clip)), "scale": 1}, "captureBeyondViewport": True} if clip else {}
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png", **part)["data"])
 
     def pdf(self):
         return base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])

@@ -63,6 +63,14 @@ class Pages:
         metrics.write_text("\n".join(lines) + "\n")
         return self.report("run", recipe, f"--metrics={metrics}", f"--trace={trace}")
 
+    def runs(self):
+        """Twice the run, the second with a peak of its loss."""
+        recipe, metrics, peaked = self.folder / f"{MARKUP}.recipe", self.folder / "metrics.jsonl", self.folder / "peaked.jsonl"
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        lines[5]["loss"] = 300.0
+        peaked.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return self.report("runs", recipe, recipe, f"--metrics={metrics}", f"--metrics={peaked}")
+
     def comparison(self):
         plans = []
         for layers in (2, 4):
@@ -99,6 +107,16 @@ def check_text(window, page):
                 expect(line in text, f"{page.name}: no '{line}'")
         for row in plan["memory"]["purposes"]:
             expect(row["purpose"] in text, f"{page.name}: no purpose '{row['purpose']}'")
+
+
+def check_tables(window, page):
+    """No table hides a part of its last row; the answers have tokens/s; matrices of an MLP have names of their own."""
+    cut = window.value("[...document.querySelectorAll('.scroll')].filter(x => x.scrollHeight > x.clientHeight + 1).map(x => x.ariaLabel)")
+    expect(not cut, f"{page.name}: rows of {cut} are cut")
+    cells = window.value("[...document.querySelectorAll('#answers td')].map(x => x.textContent)")
+    expect("tokens/s of each device" in cells and "this plan" in cells, f"{page.name}: the answers have {cells}")
+    names = window.value("[...document.querySelectorAll('#sharding td')].map(x => x.textContent)")
+    expect(all(f"decoder.layers.*.mlp.linear_fc{i}.weight" in names for i in (1, 2)), f"{page.name}: parameters {names}")
 
 
 def check_screenshot(window, page, is_dark):
@@ -183,6 +201,7 @@ def check_plan(window, page):
     check_opened(window, page)
     expect(titles(window) == TITLES, f"{page.name}: sections {titles(window)}")
     check_text(window, page)
+    check_tables(window, page)
     check_screenshot(window, page, is_dark=False)
     for section in ("timeline", "map"):
         expect(colours_of_canvas(window, section) > 5, f"{page.name}: nothing is drawn in {section}")
@@ -192,6 +211,26 @@ def check_plan(window, page):
     check_opened(window, page, is_dark=True)
     check_screenshot(window, page, is_dark=True)
     check_opened(window, page, width=390, height=844)
+
+
+def check_curves(window, page, section):
+    """Keys and the pointer zoom all curves of a section, and the slider smooths them."""
+    points = f"[...document.querySelectorAll('#{section} polyline')].map(x => x.getAttribute('points').trim().split(' ').length)"
+    whole = window.value(points)
+    window.value(f"document.querySelector('#{section} svg').focus()")
+    window.press("+")
+    zoomed = window.value(points)
+    expect(len(zoomed) == len(whole) and all(a < b or b == 1 for a, b in zip(zoomed, whole)), f"{page.name}: + shows {zoomed} of {whole} points")
+    window.press("0")
+    expect(window.value(points) == whole, f"{page.name}: 0 does not show all points")
+    window.value(f"document.querySelector('#{section} svg').scrollIntoView({{block: 'center', behavior: 'instant'}})")
+    box = window.value(f"(() => {{ const b = document.querySelector('#{section} svg').getBoundingClientRect(); return [b.left, b.top, b.width, b.height]; }})()")
+    for part, event in (0.4, "mousePressed"), (0.6, "mouseMoved"), (0.8, "mouseReleased"):
+        window.call("Input.dispatchMouseEvent", type=event, x=box[0] + box[2] * part, y=box[1] + box[3] / 2, button="left", clickCount=1)
+    expect(all(a < b or b == 1 for a, b in zip(window.value(points), whole)), f"{page.name}: dragging over steps shows {window.value(points)} of {whole} points")
+    window.value(f"document.querySelector('#{section} .tools button').click()")
+    window.value(f"(() => {{ const s = document.querySelector('#{section} input[type=range]'); s.value = .9; s.dispatchEvent(new Event('input')); }})()")
+    expect(len(window.value(points)) == 2 * len(whole), f"{page.name}: smoothing draws no second line")
 
 
 def check_run(window, page):
@@ -204,7 +243,18 @@ def check_run(window, page):
     expect(loss == 12, f"{page.name}: {loss} points of the loss")
     expect(colours_of_canvas(window, "run") > 5, f"{page.name}: nothing is drawn of the trace")
     check_text(window, page)
+    check_curves(window, page, "run")
     check_printed(window, page)
+
+
+def check_runs(window, page):
+    """Two runs over each other: every chart has a line of each, and all are of one size. A peak makes the axis logarithmic."""
+    check_opened(window, page)
+    sizes = window.value("[...document.querySelectorAll('#comparison figure')].map(x => [x.clientWidth, x.querySelectorAll('polyline').length])")
+    expect(len(sizes) == 3 and len({tuple(size) for size in sizes}) == 1 and sizes[0][1] == 2, f"{page.name}: charts {sizes}")
+    loss = window.value("document.querySelector('#comparison figcaption').textContent")
+    expect(loss.startswith("Loss (logarithmic): "), f"{page.name}: a peak of the loss is drawn as '{loss}'")
+    check_curves(window, page, "comparison")
 
 
 def check_comparison(window, page):
@@ -233,7 +283,7 @@ def main():
         pages = Pages(options.programs, options.recipes, options.keep or pathlib.Path(folder))
         pages.folder.mkdir(parents=True, exist_ok=True)
         checks = [(pages.plan("plan", PLAN), check_plan), (pages.plan("stages", STAGES), check_plan), (pages.run(), check_run),
-                  (pages.comparison(), check_comparison)]
+                  (pages.runs(), check_runs), (pages.comparison(), check_comparison)]
         window = browser.Browser(program, pathlib.Path(folder) / "profile")
         try:
             for page, check in checks:

@@ -81,7 +81,8 @@ function table(columns, rows, caption) {
     return head;
   });
   const wrap = el("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": caption},
-                  el("table", {}, el("thead", {}, el("tr", {}, heads)), body));
+                  el("table", {}, columns.some(c => c.name) ? el("thead", {}, el("tr", {}, heads)) : null, body),
+                  rows.length > 30 ? el("button", {type: "button", onclick: event => { wrap.classList.add("all"); event.target.remove(); }}, `all ${rows.length} rows`) : null);
   wrap.refill = list => { rows = list; fill(list); };
   return wrap;
 }
@@ -211,8 +212,7 @@ function interactive(chart, label) {
   }, {passive: false});
   const button = (text, name, action) => el("button", {type: "button", "aria-label": name, title: name, onclick: action}, text);
   const tools = el("div", {class: "tools"},
-    button("+", "zoom in", () => zoom(1 / 1.6)), button("-", "zoom out", () => zoom(1.6)),
-    button("all", "show all", () => show(chart.x[0], chart.x[1], chart.y[0], chart.y[1])),
+    button("+", "zoom in", () => zoom(1 / 1.6)), button("-", "zoom out", () => zoom(1.6)), button("all", "show all", () => show(chart.x[0], chart.x[1], chart.y[0], chart.y[1])),
     el("span", {class: "soft"}, "Drag to move; Ctrl or Shift with the wheel, or + and -, to zoom; n and p for the next and previous block."));
   canvases.push({canvas, draw});
   return {nodes: [tools, canvas, said], draw};
@@ -432,20 +432,42 @@ function mapChart(map, arenaIndex) {
 
 // Lines also differ in their dashes, for readers who do not see the colours and for black-and-white print.
 const dashes = ["none", "7 3", "2 3"];
-/// A chart of lines of [step, value]. `level`, if given, is drawn as a horizontal line for comparison. With `spreads`,
-/// the y axis is logarithmic if the largest value exceeds 30 times the smallest.
-function lineChart(title, lines, level, spreads) {
+/// A moving average whose weights fall by the factor `by` with each step.
+function smoothed(points, by) {
+  let value = 0, weight = 0;
+  return points.map(([x, y]) => [x, (value = value * by + y * (1 - by)) / (weight = weight * by + 1 - by)]);
+}
+/// Charts, each [title, lines, level, spreads] of lineChart, that show the same steps and are smoothed alike.
+function lineCharts(list) {
+  const view = {from: -Infinity, to: Infinity, smooth: 0}, host = el("div", {class: "charts"});
+  const draw = focused => {
+    host.replaceChildren(...list.map((chart, i) => lineChart(view, (from, to) => { view.from = from; view.to = to; draw(i); }, ...chart)));
+    if (focused !== undefined) host.children[focused].querySelector("svg").focus();
+  };
+  draw();
+  return [el("div", {class: "tools"},
+    el("label", {}, "smoothing ", el("input", {type: "range", min: 0, max: .99, step: .01, value: 0, oninput: event => { view.smooth = Number(event.target.value); draw(); }})),
+    el("button", {type: "button", onclick: () => { view.from = -Infinity; view.to = Infinity; draw(); }}, "all steps"),
+    el("span", {class: "soft"}, "Drag over steps to zoom into them; keys: + and -, and 0 for all.")), host];
+}
+/// A chart of lines of [step, value] that shows the steps of `view`. `level`, if given, is drawn as a horizontal line for
+/// comparison. The y axis is logarithmic if a peak would flatten the curve, and with `spreads` also if the largest value exceeds
+/// 30 times the smallest.
+function lineChart(view, zoom, title, whole, level, spreads) {
   const W = 520, H = 220, L = 58, R = 12, T = 10, B = 26;
-  const points = lines.flatMap(l => l.points);
-  const xs = points.map(p => p[0]), values = points.map(p => p[1]).concat(level ? [level.value] : []);
+  const seen = points => { const some = points.filter(p => p[0] >= view.from && p[0] <= view.to); return some.length ? some : points; };
+  const lines = whole.map(l => ({name: l.name, points: seen(smoothed(l.points, view.smooth)), raw: seen(l.points)}));
+  const points = lines.flatMap(l => view.smooth ? [...l.points, ...l.raw] : l.points);
+  const xs = points.map(p => p[0]), values = points.map(p => p[1]).concat(level ? [level.value] : []).sort((a, b) => a - b);
   const x0 = Math.min(...xs), x1 = Math.max(...xs, x0 + 1);
-  const least = Math.min(...values), most = Math.max(...values), isLog = spreads && least > 0 && most / least > 30;
+  const least = values[0], most = values[values.length - 1], usual = values[Math.floor(.9 * (values.length - 1))];
+  const isLog = least > 0 && (spreads && most / least > 30 || values.length > 9 && 10 * (usual - least) < most - least);
   const scale = isLog ? Math.log10 : y => y;
   let y0 = scale(least), y1 = scale(most);
   const pad = (y1 - y0) * .06 || Math.abs(y1) * .05 || 1;
   y0 -= pad; y1 += pad;
   const toX = x => L + (x - x0) / (x1 - x0) * (W - L - R), toY = y => T + (y1 - scale(y)) / (y1 - y0) * (H - T - B);
-  const root = svg("svg", {viewBox: `0 0 ${W} ${H}`, role: "img", tabindex: 0, "aria-label": `${title}, steps ${x0} to ${x1}, values ${number(Math.min(...values))} to ${number(Math.max(...values))}. Left and right go through the points.`});
+  const root = svg("svg", {viewBox: `0 0 ${W} ${H}`, role: "img", tabindex: 0, "aria-label": `${title}, steps ${x0} to ${x1}, values ${number(least)} to ${number(most)}. Left and right go through the points, plus and minus zoom.`});
   const text = (x, y, anchor, content) => { const t = svg("text", {x, y, "text-anchor": anchor}); t.textContent = content; return t; };
   const stepY = isLog ? Math.max(Math.ceil((y1 - y0) / 5), 1) : tickStep(y1 - y0, 4), stepX = tickStep(x1 - x0, 6);
   for (let at = Math.ceil(y0 / stepY) * stepY; at <= y1; at += stepY) {
@@ -455,7 +477,9 @@ function lineChart(title, lines, level, spreads) {
   for (let x = Math.ceil(x0 / stepX) * stepX; x <= x1; x += stepX)
     if (toX(x) < W - R - 34) root.append(text(toX(x), H - 8, "middle", number(x)));
   root.append(text(W - R, H - 8, "end", "step"));
-  lines.forEach((line, i) => root.append(svg("polyline", {fill: "none", stroke: `var(--s${i % 3})`, "stroke-width": 1.6, "stroke-dasharray": dashes[i % 3], points: line.points.map(p => `${toX(p[0]).toFixed(1)},${toY(p[1]).toFixed(1)}`).join(" ")})));
+  const polyline = (points, i, opacity) => root.append(svg("polyline", {fill: "none", opacity, stroke: `var(--s${i % 3})`, "stroke-width": 1.6, "stroke-dasharray": dashes[i % 3], points: points.map(p => `${toX(p[0]).toFixed(1)},${toY(p[1]).toFixed(1)}`).join(" ")}));
+  if (view.smooth) lines.forEach((line, i) => polyline(line.raw, i, .3));
+  lines.forEach((line, i) => polyline(line.points, i, 1));
   lines.forEach((line, i) => { if (line.points.length < 40) for (const p of line.points) root.append(svg("circle", {cx: toX(p[0]), cy: toY(p[1]), r: 2.2, fill: `var(--s${i % 3})`})); });
   if (level) {
     root.append(svg("line", {x1: L, x2: W - R, y1: toY(level.value), y2: toY(level.value), stroke: "var(--exposed)", "stroke-dasharray": "6 4", "stroke-width": 1.4}));
@@ -470,8 +494,22 @@ function lineChart(title, lines, level, spreads) {
     dot.setAttribute("cx", toX(p[0])); dot.setAttribute("cy", toY(p[1])); dot.setAttribute("visibility", "visible");
     return `step ${number(p[0], 8)}: ${line.name} ${number(p[1], 6)}`;
   };
+  const stepAt = event => { const box = root.getBoundingClientRect(); return x0 + ((event.clientX - box.left) / box.width * W - L) / (W - L - R) * (x1 - x0); };
+  const range = svg("rect", {y: T, height: H - T - B, fill: "var(--text)", opacity: .12, visibility: "hidden"});
+  root.append(range);
+  let from = null;
+  root.addEventListener("pointerdown", event => { from = stepAt(event); root.setPointerCapture(event.pointerId); });
+  root.addEventListener("pointerup", event => {
+    const ends = [from, stepAt(event)].sort((a, b) => a - b);
+    from = null;
+    range.setAttribute("visibility", "hidden");
+    if (ends[1] - ends[0] > (x1 - x0) / 50) { hideTip(); zoom(...ends); }
+  });
+  root.addEventListener("pointercancel", () => { from = null; range.setAttribute("visibility", "hidden"); });
   root.addEventListener("pointermove", event => {
-    const box = root.getBoundingClientRect(), x = x0 + ((event.clientX - box.left) / box.width * W - L) / (W - L - R) * (x1 - x0);
+    const x = stepAt(event);
+    if (from !== null)
+      for (const [name, value] of Object.entries({x: toX(Math.min(from, x)), width: Math.abs(toX(x) - toX(from)), visibility: "visible"})) range.setAttribute(name, value);
     const texts = lines.map(line => {
       let best = 0;
       line.points.forEach((p, i) => { if (Math.abs(p[0] - x) < Math.abs(line.points[best][0] - x)) best = i; });
@@ -481,9 +519,11 @@ function lineChart(title, lines, level, spreads) {
   });
   root.addEventListener("pointerleave", () => { hideTip(); dot.setAttribute("visibility", "hidden"); });
   root.addEventListener("keydown", event => {
-    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
-    if (!by) return;
+    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key], factor = {"+": .25, "=": .25, "-": 1, "0": Infinity}[event.key];
+    if (!by && !factor || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
+    const middle = at >= 0 ? lines[0].points[at][0] : (x0 + x1) / 2;
+    if (factor) return zoom(middle - factor * (x1 - x0), middle + factor * (x1 - x0));
     at = Math.min(Math.max(at + by, 0), lines[0].points.length - 1);
     said.textContent = mark(lines[0], at);
   });
@@ -496,12 +536,30 @@ function lineChart(title, lines, level, spreads) {
 const secondsColumn = (name, key) => ({name, get: r => r[key], number: true, show: seconds});
 const bytesColumn = (name, key) => ({name, get: r => r[key], number: true, show: bytes});
 
+const stepParts = p => [["kernels", p.compute_s, "c-forward"], ["exposed communication", p.exposed_s, "exposed"], ["waiting for other stages", p.waiting_s, "c-waiting"], ["gaps", Math.max(p.step_s - p.compute_s - p.exposed_s - p.waiting_s, 0), "c-gaps"]];
+/// The tables below the answers, in their order.
+function answerTables(plan) {
+  const p = plan.predicted, step = [], largest = list => [...list].sort((a, b) => b[1] - a[1]);
+  if (p) {
+    step.push(["a step", seconds(p.step_s)], ["tokens/s of each device", number(p.tokens_per_s_per_device)], ["tokens/s of all", number(p.tokens_per_s)]);
+    for (const [name, size] of stepParts(p).filter(part => part[1] > 0)) {
+      step.push([name, seconds(size), percent(size, p.step_s)]);
+      if (name === "kernels")
+        step.push(...largest(plan.ops.filter(r => !r.transfer).map(r => ["of which " + r.op, r.s])).slice(0, 4).map(r => [r[0], seconds(r[1]), percent(r[1], p.step_s)]));
+    }
+  }
+  const parts = memoryParts(plan), used = sum(parts.map(part => part[1]));
+  const fills = [...largest(parts).slice(0, 5), ["largest buffers at the peak"], ...plan.memory.holders.slice(0, 4).map(h => [`${h.what}: ${h.count > 1 ? h.count + " x " : ""}${h.name}`, h.bytes])];
+  const of = (rows, name) => rows.length ? table([{name: "", get: r => r[0]}, {name: "", get: r => r[1] || "", of: "n"}, {name: "", get: r => r[2] || "", of: "n"}], rows, name) : null;
+  return [of(step, "The step"), of(fills.map(r => r[1] ? [r[0], bytes(r[1]), percent(r[1], used)] : r), "The memory"), plan.alternatives.length ? changeTable(plan, 5, false) : null];
+}
 function answers(plan) {
-  const measured = plan.run ? plan.run.lines : [];
+  const measured = plan.run ? plan.run.lines : [], tables = answerTables(plan);
   const outcome = plan.run && plan.run.outcome && plan.run.outcome.length ? el("article", {}, el("h3", {}, "What became of the model?"), plan.run.outcome.map(l => el("p", {}, l))) : null;
   return [el("div", {class: "answers"}, outcome, plan.answers.map((answer, i) =>
-    el("article", {}, el("h3", {}, answer.question), answer.lines.map(l => el("p", {}, l)), i === 0 ? measured.map(l => el("p", {}, l)) : null)))];
+    el("article", {}, el("h3", {}, answer.question), [...answer.lines, ...i === 0 ? measured : []].map(l => el("p", {}, l)), tables[i])))];
 }
+const titles = {loss: "Loss", grad_norm: "Gradient norm", tokens_per_s: "Tokens/s of all ranks", lr: "Learning rate", mfu: "Share of the device's peak", eval_loss: "Loss of evaluations", loss_scale: "Loss scale", host_ms: "Host time of a step, ms", host_wait_ms: "Host waits, ms", model_tflops: "TFLOP/s of the model on each device"};
 const besideShow = row => value => row.unit === "s" ? seconds(value) : number(value);
 function run(plan) {
   if (!plan.run) return null;
@@ -520,7 +578,6 @@ function run(plan) {
   const metrics = plan.run.metrics;
   if (metrics) {
     const find = name => metrics.series.find(s => s.name === name && s.points.length);
-    const titles = {loss: "Loss", grad_norm: "Gradient norm", tokens_per_s: "Tokens/s of all ranks", lr: "Learning rate", mfu: "Share of the device's peak", eval_loss: "Loss of evaluations", loss_scale: "Loss scale", host_ms: "Host time of a step, ms", host_wait_ms: "Host waits, ms", model_tflops: "TFLOP/s of the model on each device"};
     const order = ["loss", "grad_norm", "tokens_per_s"], taken = new Set(["eval_loss"]);
     if (!find("loss")) taken.delete("eval_loss");
     const charts = [];
@@ -530,9 +587,9 @@ function run(plan) {
       taken.add(name);
       const lines = [series, name === "loss" ? find("eval_loss") : null].filter(Boolean);
       const level = name === "tokens_per_s" && plan.predicted ? {name: "predicted", value: plan.predicted.tokens_per_s} : null;
-      charts.push(lineChart(titles[name] || name, lines, level, name === "grad_norm" || name === "loss_scale"));
+      charts.push([titles[name] || name, lines, level, name === "grad_norm" || name === "loss_scale"]);
     }
-    nodes.push(el("h3", {}, "Metrics"), el("p", {class: "soft"}, `${plural(metrics.steps, "step")} of ${metrics.file}. Long series are thinned; minima and maxima are kept.`), el("div", {class: "charts"}, charts));
+    nodes.push(el("h3", {}, "Metrics"), el("p", {class: "soft"}, `${plural(metrics.steps, "step")} of ${metrics.file}. Long series are thinned; minima and maxima are kept.`), ...lineCharts(charts));
     if (metrics.said.length)
       nodes.push(el("h3", {}, "Texts after evaluations"), table([
         {name: "step", get: r => r.step, number: true, show: count}, {name: "sample", get: r => r.sample, number: true, show: count},
@@ -552,8 +609,7 @@ function run(plan) {
 }
 function timeline(plan) {
   if (!plan.predicted) return null; // steps are not predicted on the host
-  const p = plan.predicted, rest = Math.max(p.step_s - p.compute_s - p.exposed_s - p.waiting_s, 0);
-  const parts = [["kernels", p.compute_s, "c-forward"], ["exposed communication", p.exposed_s, "exposed"], ["waiting for other stages", p.waiting_s, "c-waiting"], ["gaps", rest, "c-gaps"]];
+  const p = plan.predicted, parts = stepParts(p);
   const nodes = [
     el("p", {}, `Predicted for ${plan.gpu}: a step of ${seconds(p.step_s)}, ${number(p.tokens_per_s_per_device)} tokens/s on each device, ${number(p.tokens_per_s)} in all.`),
     bar(parts, Math.max(p.step_s, sum(parts.map(x => x[1]))), seconds),
@@ -638,15 +694,18 @@ function sharding(plan) {
     table([{name: "collective", get: r => r.op}, {name: "over", get: r => r.group}, {name: "type", get: r => r.dtype}, {name: "calls", get: r => r.calls, number: true, show: count}, bytesColumn("whole buffers", "full"), bytesColumn("sent", "sent")], plan.traffic, "Traffic"),
   ];
 }
-function changes(plan) {
-  if (!plan.alternatives.length) return [el("p", {}, plan.answers[2].lines[0])];
+/// What the plan's first `most` changes would give, with or without their settings.
+function changeTable(plan, most, hasSettings) {
   const step = plan.predicted ? plan.predicted.step_s : 0;
-  const rows = [{what: "this plan", set: [], bytes: plan.memory.needed, fits: true, step_s: step}, ...plan.alternatives];
+  const rows = [{what: "this plan", set: [], bytes: plan.memory.needed, fits: true, step_s: step}, ...plan.alternatives.slice(0, most)];
   const columns = [{name: "change", get: r => r.what}, bytesColumn("memory", "bytes"), {name: "", get: r => r.fits ? "" : "does not fit", bad: r => !r.fits}];
-  if (step) columns.push({name: "step", get: r => r.step_s || null, number: true, show: seconds}, {name: "tokens/s of all", get: r => r.step_s ? plan.tokens_per_step / r.step_s : null, number: true, show: number}, {name: "", get: r => r.step_s ? r.step_s / step - 1 : null, number: true, show: v => (v >= 0 ? "+" : "") + (100 * v).toFixed(1) + " %"});
-  columns.push({name: "settings", get: r => r.set.map(s => "--set " + s).join(" "), code: true, of: "settings"});
-  return [el("p", {class: "soft"}, "Each row is a plan that was compiled."), table(columns, rows, "Changes")];
+  if (step) columns.push({name: "step", get: r => r.step_s || null, number: true, show: seconds}, {name: "tokens/s of all", get: r => r.step_s ? plan.tokens_per_step / r.step_s : null, number: true, show: number}, {name: "longer by", get: r => r.step_s ? r.step_s / step - 1 : null, number: true, show: v => (v >= 0 ? "+" : "") + (100 * v).toFixed(1) + " %"});
+  if (hasSettings) columns.push({name: "settings", get: r => r.set.map(s => "--set " + s).join(" "), code: true, of: "settings"});
+  return table(columns, rows, "Changes");
 }
+const changes = plan => plan.alternatives.length
+  ? [el("p", {class: "soft"}, "Each row is a plan that was compiled."), changeTable(plan, plan.alternatives.length, true)]
+  : [el("p", {}, plan.answers[2].lines[0])];
 function options(plan) {
   if (!plan.options) {
     const rows = Object.entries(plan.job).map(([path, value]) => ({path, value: typeof value === "string" ? value : JSON.stringify(value)}));
@@ -682,9 +741,9 @@ function comparison() {
   if (timed.length) {
     const longest = Math.max(...timed.map(plan => plan.predicted.step_s));
     nodes.push(el("h3", {}, "Predicted step"), el("div", {class: "rowbar"}, timed.flatMap(plan => {
-      const t = plan.predicted, rest = Math.max(t.step_s - t.compute_s - t.exposed_s - t.waiting_s, 0);
-      return [el("span", {}, plan.title), bar([["kernels", t.compute_s, "c-forward"], ["exposed communication", t.exposed_s, "exposed"], ["waiting for other stages", t.waiting_s, "c-waiting"], ["gaps", rest, "c-gaps"]], longest, seconds), el("span", {}, seconds(t.step_s))];
-    })), legend([["kernels", "c-forward"], ["exposed communication", "exposed"], ["waiting for other stages", "c-waiting"], ["gaps", "c-gaps"]]));
+      const t = plan.predicted;
+      return [el("span", {}, plan.title), bar(stepParts(t), longest, seconds), el("span", {}, seconds(t.step_s))];
+    })), legend(stepParts(timed[0].predicted).map(part => [part[0], part[2]])));
   }
   const most = Math.max(...plans.map(plan => Math.max(plan.memory.needed, sum(memoryParts(plan).map(x => x[1])))));
   const purposes = [...new Map(plans.flatMap(plan => memoryParts(plan).map(x => [x[0], x[2]])))];
@@ -694,10 +753,12 @@ function comparison() {
   nodes.push(el("h3", {}, "Settings that differ"), data.differences.length
     ? table([{name: "setting", get: r => r.path, code: true}, ...plans.map((plan, i) => ({name: plan.title, get: r => r.values[i], code: true}))], data.differences, "Settings that differ")
     : el("p", {}, "None."));
+  const charts = [];
   for (const name of ["loss", "grad_norm", "tokens_per_s"]) {
     const lines = plans.map(plan => { const s = plan.run && plan.run.metrics && plan.run.metrics.series.find(x => x.name === name && x.points.length); return s ? {name: plan.title, points: s.points} : null; }).filter(Boolean);
-    if (lines.length > 1) nodes.push(el("h3", {}, {loss: "Loss", grad_norm: "Gradient norm", tokens_per_s: "Tokens/s of all ranks"}[name]), el("div", {class: "charts"}, lineChart(name, lines, null, name === "grad_norm")));
+    if (lines.length > 1) charts.push([titles[name], lines, null, name === "grad_norm"]);
   }
+  if (charts.length) nodes.push(el("h3", {}, "Metrics"), ...lineCharts(charts));
   return nodes;
 }
 

@@ -28,7 +28,7 @@ def data_of(path):
 
 
 def pattern_of(name):
-    return re.sub(r"\d+", "*", name)
+    return re.sub(r"(?<![A-Za-z]{2})(?<![A-Za-z]{2}\d)\d+", "*", name)
 
 
 def check_memory(page, role):

@@ -88,8 +88,11 @@ TEST_F(AddressMapTest, HoldersSumUpToMemoryByPurpose) {
   EXPECT_THAT(first.pattern, testing::AnyOf("w.layers.*", "g*", "h*"));
 }
 
-TEST(Patterns, HaveAStarForEachNumber) {
+TEST(Patterns, HaveAStarForEachNumberThatIsNoPartOfAWord) {
   EXPECT_EQ(patternOf("layers.12.h0"), "layers.*.h*");
+  EXPECT_EQ(patternOf("d.l12.norm2.all.3"), "d.l*.norm2.all.*");
+  EXPECT_EQ(patternOf("decoder.layers.0.mlp.linear_fc1.weight"),
+            "decoder.layers.*.mlp.linear_fc1.weight");
   EXPECT_EQ(patternOf("head"), "head");
 }
 
