@@ -320,8 +320,7 @@ bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine 
     report.note(diag::WouldFit, SourceRange(), change.what, plan::formatBytes(change.bytes));
     any = true;
   }
-  if (!any)
-    report.note(diag::NothingFits, SourceRange());
+  report.note(any ? diag::TuneSearches : diag::NothingFits, SourceRange());
   return false;
 }
 

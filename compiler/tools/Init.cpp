@@ -275,7 +275,7 @@ bool askForRest(InitOptions &options) {
        "model (such as llama3/llama3_8b or 'llama 100m'; 'shardc recipes' lists them)", ""},
       {&options.gpu, "--gpu", "kind of GPU (h100, h200, ..., or host)", ""},
       {&options.gpus, "--gpus", "number of GPUs [8]", "8"},
-      {asksData ? &data : nullptr, "--data",
+      {asksData ? &data : nullptr, "--data=FILE' or '--goal=measure",
        "data: files with blanks between (empty: measure speed)", ""},
   };
   for (const Question &question : questions) {

@@ -23,11 +23,15 @@ std::string pagerCommand() {
   return "less";
 }
 
-bool fitsTerminal(std::string_view text) {
+/// The size of the terminal; zeros if standard output is none, or does not know it.
+winsize terminalSize() {
   winsize size = {};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0)
-    return true;
-  return std::count(text.begin(), text.end(), '\n') < size.ws_row;
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size : winsize{};
+}
+
+bool fitsTerminal(std::string_view text) {
+  int rows = terminalSize().ws_row;
+  return rows == 0 || std::count(text.begin(), text.end(), '\n') < rows;
 }
 
 bool writePlain(std::string_view text) {
@@ -36,6 +40,8 @@ bool writePlain(std::string_view text) {
 }
 
 } // namespace
+
+size_t terminalColumns() { return terminalSize().ws_col; }
 
 bool showText(std::string_view text) {
   std::string command = pagerCommand();

@@ -250,7 +250,8 @@ private:
       session_.diags().report(diag::TuneNothingCompiles, place, all);
     else
       reportTooLarge(config, place, all,
-                     isCompiled ? plan::formatBytes(smallest->bytes) : std::string("more"));
+                     isCompiled ? plan::formatBytes(smallest->bytes)
+                                : "about " + plan::formatBytes(result.leastBeyond));
     return session_.finish();
   }
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "compiler/basic/Numbers.h"
+#include "compiler/tools/Pager.h"
 #include "runtime/base/Json.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Summary.h"
@@ -64,8 +65,8 @@ std::vector<std::string> cellsOf(const Tuned &tuned, const config::Derived &d,
   };
   for (const std::string &cell :
        {plan::formatBytes(tuned.bytes), formatDuration(tuned.time.step),
-        formatNumber(tokensOf(tuned, d)), share(parts.compute), share(parts.exposed),
-        share(parts.bubble), share(parts.recompute), limitOf(tuned, memoryBytes)})
+        formatNumber(tokensOf(tuned, d)), limitOf(tuned, memoryBytes), share(parts.compute),
+        share(parts.exposed), share(parts.bubble), share(parts.recompute)})
     cells.push_back(cell);
   return cells;
 }
@@ -88,11 +89,11 @@ constexpr std::pair<const char *, const char *> kColumns[] = {
     {"memory", "bytes of the device that needs most"},
     {"step", "predicted seconds of a step"},
     {"tokens/s", "of each GPU"},
+    {"next limit", "what to change first for a faster step"},
     {"compute", "share of the step in which kernels run, without recomputation"},
     {"exposed", "share in which only collectives run"},
     {"bubble", "share in which a stage waits for others"},
     {"recomputed", "share in which activations are computed again"},
-    {"next limit", "what to change first for a faster step"},
 };
 constexpr size_t kFigures = 3; // of these first ones, all rows always have their own
 
@@ -147,11 +148,12 @@ std::string tableText(const std::vector<const Tuned *> &rows, const config::Deri
   for (const std::vector<std::string> &line : lines)
     for (size_t c = 0; c < line.size(); ++c)
       widths[c] = std::max(widths[c], line[c].size());
+  size_t most = terminalColumns(); // a narrow terminal gets the first columns
   for (const std::vector<std::string> &line : lines) {
     std::string row;
-    for (size_t c = 0; c + 1 < line.size(); ++c)
+    for (size_t c = 0; c < line.size() && (most == 0 || row.size() + widths[c] <= most); ++c)
       row += fmt::format("{:>{}}  ", line[c], widths[c]);
-    text += row + line.back() + "\n";
+    text += row.substr(0, row.size() - 2) + "\n";
   }
   for (size_t i = 0; i < rows.size(); ++i)
     if (!rows[i]->stages.empty())

@@ -329,6 +329,7 @@ private:
         int64_t bytes = estimates_[body]->bytesOf(of);
         if (request_.prunes && request_.memoryBytes > 0 && bytes > request_.memoryBytes) {
           ++result_.beyondMemory;
+          result_.leastBeyond = std::min(result_.leastBeyond, bytes);
           continue;
         }
         candidates_.push_back({body, mesh, {estimates_[body]->secondsOf(of), bytes}});

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -56,9 +57,10 @@ struct TuneResult {
   size_t givenUp = 0; ///< given up while recomputation was chosen: too slow even with the least
   // Layouts that were not compiled:
   size_t beyondMemory = 0; ///< estimated memory exceeds the device
-  size_t refused = 0;      ///< refused by a rule that every layout with this body or split violates
-  size_t slower = 0;       ///< by its estimate, or as another layout
-  size_t unseen = 0;       ///< not reached, because the search was stopped or hit its limit
+  int64_t leastBeyond = std::numeric_limits<int64_t>::max(); ///< the least of these estimates
+  size_t refused = 0; ///< refused by a rule that every layout with this body or split violates
+  size_t slower = 0;  ///< by its estimate, or as another layout
+  size_t unseen = 0;  ///< not reached, because the search was stopped or hit its limit
   bool isStopped = false;
   /// Numbers of refused layouts by rule id; "not-executed" for unsupported ops.
   std::map<std::string, size_t> refusals;

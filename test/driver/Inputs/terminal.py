@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""terminal.py ROWS [NAME=VALUE...] COMMAND...: runs the command on a terminal with this many rows and prints its
+"""terminal.py ROWS[xCOLUMNS] [NAME=VALUE...] COMMAND...: runs the command on a terminal of this size and prints its
 output.
 
 Variables of colours and pagers are removed first; NAME=VALUE sets variables.
@@ -19,7 +19,7 @@ from pseudoterminal import parts_shown  # noqa: E402
 
 
 def main():
-    rows, words = int(sys.argv[1]), sys.argv[2:]
+    (rows, columns), words = map(int, (sys.argv[1] + "x200").split("x")[:2]), sys.argv[2:]
     environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "PAGER", "SHARDC_PAGER", "LESS")}
     environment["TERM"] = "xterm"
     while re.match(r"[A-Z_]+=", words[0]):
@@ -27,7 +27,7 @@ def main():
         environment[name] = value
     child, terminal = pty.fork()
     if child == 0:
-        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 200, 0, 0))
+        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         os.execvpe(words[0], words, environment)
     shown = b"".join(parts_shown(terminal))
     _, status = os.waitpid(child, 0)
