@@ -39,9 +39,12 @@ install(TARGETS shardc shardc-opt RUNTIME COMPONENT shardc)
 install(DIRECTORY ${SHARDC_ROOT}/recipes/ DESTINATION ${CMAKE_INSTALL_DATADIR}/shardc/recipes COMPONENT shardc)
 install(DIRECTORY ${SHARDC_ROOT}/docs/editors/vscode DESTINATION ${CMAKE_INSTALL_DATADIR}/shardc/editors COMPONENT shardc)
 # As they lie in the source tree, so that links between pages lead somewhere.
-install(FILES ${SHARDC_ROOT}/README.md DESTINATION ${SHARDC_DOC_DIR} COMPONENT shardc)
-install(DIRECTORY ${SHARDC_ROOT}/docs DESTINATION ${SHARDC_DOC_DIR} COMPONENT shardc PATTERN vscode EXCLUDE PATTERN .site EXCLUDE)
-install(FILES ${SHARDC_ROOT}/grammar/Recipe.g4 DESTINATION ${SHARDC_DOC_DIR}/grammar COMPONENT shardc)
+install(FILES ${SHARDC_ROOT}/README.md ${SHARDC_ROOT}/LICENSE DESTINATION ${SHARDC_DOC_DIR} COMPONENT shardc)
+foreach(component shardc shardc-dev) # the file in which Debian looks for a package's licence
+  install(FILES ${SHARDC_ROOT}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${component} RENAME copyright COMPONENT ${component})
+endforeach()
+install(DIRECTORY ${SHARDC_ROOT}/docs DESTINATION ${SHARDC_DOC_DIR} COMPONENT shardc PATTERN .site EXCLUDE)
+install(FILES ${SHARDC_ROOT}/grammar/Recipe.g4 ${SHARDC_ROOT}/grammar/README.md DESTINATION ${SHARDC_DOC_DIR}/grammar COMPONENT shardc)
 # Pages and completions that are generated into the build.
 foreach(folder man bash-completion zsh fish)
   install(DIRECTORY ${CMAKE_BINARY_DIR}/share/${folder} DESTINATION ${CMAKE_INSTALL_DATADIR} COMPONENT shardc OPTIONAL)
@@ -57,9 +60,10 @@ foreach(package libantlr4-runtime-dev llvm-14-dev libfmt-dev libcli11-dev nlohma
   endif()
 endforeach()
 
-# In a build tree recipes are found as in an installed one.
-file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/share/shardc)
+# In a build tree recipes and pages are found as in an installed one.
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/share/shardc ${CMAKE_BINARY_DIR}/share/doc/shardc)
 file(CREATE_LINK ${SHARDC_ROOT}/recipes ${CMAKE_BINARY_DIR}/share/shardc/recipes SYMBOLIC)
+file(CREATE_LINK ${SHARDC_ROOT}/docs ${CMAKE_BINARY_DIR}/share/doc/shardc/docs SYMBOLIC)
 
 # All that is installed and has to be built.
 add_custom_target(installed DEPENDS shardc shardc-opt shardc-run shardc_verify)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes what docs/fine-tuning.md begins with: a tiny model with random weights, a tokenizer, and some conversations.
+"""Runs the commands with which docs/fine-tuning.md begins, on the tiny model of recipes/finetune/first_tuning.py. The loss must fall.
 
-    first_tuning.py FOLDER            makes them
-    first_tuning.py --check BIN       makes them in a temporary folder and runs the page's commands there; the loss must fall
+    first_tuning.py --check BIN
 
-Needs torch, transformers and jinja2; without them --check ends with 77, skipped.
+Needs torch, transformers and jinja2; without them it ends with 77, skipped.
 """
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -16,41 +16,17 @@ import subprocess
 import sys
 import tempfile
 
-from hf_models import call, expect, made
+from hf_models import call, expect, loaded
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-TEMPLATE = ("{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
-SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
-HOST = """// One rank of the host, and steps that a tiny model needs.
-recipe host {
-  cluster { gpu = host  nodes = 1  gpus_per_node = 1 }
-  model { seq_length = 64 }
-  dataset { data_path = ["chat"] }
-  checkpoint { pretrained_checkpoint = "weights"  finetune = true }
-  train { micro_batch_size = 2  global_batch_size = 8  train_iters = 30 }
-  optimizer { lr = 3e-3 }
-  scheduler { lr_warmup_iters = 2 }
-}
-"""
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def make(folder):
-    vocabulary = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(SPECIAL)
-    model = made("llama", {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4,
-                           "num_key_value_heads": 2, "vocab_size": len(vocabulary) + len(SPECIAL), "max_position_embeddings": 128})
-    model.save_pretrained(folder / "model")
-    tokenizer.save(str(folder / "model/tokenizer.json"))
-    (folder / "model/tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": TEMPLATE}))
-    names = ["Ada", "Ben", "Cy", "Di"]
-    rows = [[{"role": "user", "content": f"I am {names[i % 4]}. Hi!"}, {"role": "assistant", "content": "Hello!"}] for i in range(64)]
-    (folder / "chat.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
-    (folder / "host.recipe").write_text(HOST)
+    spec = importlib.util.spec_from_file_location("first_tuning_files", ROOT / "recipes/finetune/first_tuning.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.make(folder)
+    loaded(folder / "model")  # transformers reads what was written without it
 
 
 def check_short(binaries, page, folder):
@@ -73,7 +49,7 @@ def check_short(binaries, page, folder):
 def check(binaries):
     with tempfile.TemporaryDirectory() as folder:
         make(pathlib.Path(folder))
-        page = (pathlib.Path(__file__).resolve().parents[2] / "docs/fine-tuning.md").read_text()
+        page = (ROOT / "docs/fine-tuning.md").read_text()
         check_short(binaries, page, folder)
         commands = re.findall(r"^    (shardc .*)$", page.split("## A run of seconds")[1].split("\n## ")[0], re.MULTILINE)
         expect(len(commands) == 12, f"the page has other commands: {commands}")
@@ -90,8 +66,6 @@ def check(binaries):
         expect(pathlib.Path(folder, "tuned/model.safetensors").exists(), "no model comes of the adapters")
 
 
-if sys.argv[1] == "--check":
-    check(pathlib.Path(sys.argv[2]).resolve())
-else:
-    os.makedirs(sys.argv[1], exist_ok=True)
-    make(pathlib.Path(sys.argv[1]))
+if sys.argv[1:2] != ["--check"]:
+    sys.exit(__doc__)
+check(pathlib.Path(sys.argv[2]).resolve())

@@ -20,6 +20,7 @@ Each form runs on a minimal Debian 12 with nothing else installed:
   runtime      cmake -S runtime from a source tree that cannot be written, and a run with what it built
   package      ./dev package; its Debian package and archive on further machines, where a user runs recipes
   wheel        the wheel of ./dev package by pip on Debian 11, 12 and 13, where a user runs recipes
+  pages        every command of the wheel's pages, where a user follows them with this wheel
   all          all of them, in this order
 
   -R REGEX     only the tests of that name, in every form
@@ -33,7 +34,7 @@ EOF
 
 suite=bookworm
 fresh=$PWD/build/fresh
-forms_known=' quickstart test offline blanks umlaut user runtime package wheel '
+forms_known=' quickstart test offline blanks umlaut user runtime package wheel pages '
 
 die() {
   printf './dev fresh: error: %s\n' "$1" >&2
@@ -270,27 +271,48 @@ form_package() {
   record package "recipes with the archive" within tgz someone /srv/someone "bash installed.sh '/opt/some where/bin/shardc'"
 }
 
-form_wheel() {
-  local packages=$fresh/root/src/shardc/build/release/packages machine
+packages=$fresh/root/src/shardc/build/release/packages
+
+# need_wheel FORM: makes the wheel unless an earlier call has.
+need_wheel() {
   if ! compgen -G "$packages/*.whl" >/dev/null; then
     make_machine root
     copy_source root /src/shardc
-    record wheel "dev package" within root root /src/shardc "./dev package"
+    record "$1" "dev package" within root root /src/shardc "./dev package"
   fi
+}
+
+# make_wheel_machine FORM MACHINE [SUITE]: a machine with Python, a user, and the wheel in the user's folder.
+make_wheel_machine() {
+  make_machine "$2" "${3:-}"
+  [ -d "$fresh/$2/srv/someone" ] || chroot "$fresh/$2" useradd --create-home --home-dir /srv/someone --shell /bin/bash someone
+  cp test/tools/installed.sh "$packages"/*.whl "$fresh/$2/srv/someone/"
+  record "$1" "$2: python3-venv" within "$2" root / \
+    "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends python3-venv ${4:-}"
+}
+
+form_wheel() {
+  local machine
+  need_wheel wheel
   for machine in bullseye trixie; do
     record wheel "debootstrap $machine" make_base "$machine"
   done
   for machine in bullseye bookworm trixie; do
-    make_machine "wheel-$machine" "${machine#"$suite"}"
-    [ -d "$fresh/wheel-$machine/srv/someone" ] ||
-      chroot "$fresh/wheel-$machine" useradd --create-home --home-dir /srv/someone --shell /bin/bash someone
-    cp test/tools/installed.sh "$packages"/*.whl "$fresh/wheel-$machine/srv/someone/"
-    record wheel "$machine: python3-venv" within "wheel-$machine" root / \
-      "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends python3-venv"
+    make_wheel_machine wheel "wheel-$machine" "${machine#"$suite"}"
     record wheel "$machine: pip install" within "wheel-$machine" someone /srv/someone \
       "python3 -m venv v && v/bin/pip install -q --no-index ./*.whl"
     record wheel "$machine: recipes" within "wheel-$machine" someone /srv/someone "bash installed.sh /srv/someone/v/bin/shardc"
   done
+}
+
+# What a page needs and no machine here has is named; the list is in follow_pages.py.
+form_pages() {
+  need_wheel pages
+  make_wheel_machine pages pages "" openssl
+  cp test/tools/follow_pages.py test/docs/Inputs/page_session.py "$fresh/pages/srv/someone/"
+  record pages "pip install" within pages someone /srv/someone "python3 -m venv v && v/bin/pip install -q --no-index ./*.whl"
+  record pages "every command" within pages someone /srv/someone \
+    "PATH=\$PWD/v/bin:\$PATH v/bin/python follow_pages.py v/lib/python3*/site-packages/shardc/share/doc/shardc/docs followed"
 }
 
 if [ "${1:-}" = --inside ]; then

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Installs a build into a folder, moves the folder, and uses programs, recipes, documentation and the plan library from
-there.
+there. Links of installed pages must lead to installed files.
 
     install_test.py CMAKE BUILD SOURCE [COMPILER_FLAGS]
 """
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ FILES = [
     "share/shardc/recipes/llama3/llama3_8b.recipe", "share/shardc/recipes/overlays/fsdp.recipe",
     "share/shardc/editors/vscode/syntaxes/shardc.tmLanguage.json",
     "share/doc/shardc/README.md", "share/doc/shardc/docs/language.md", "share/doc/shardc/docs/libraries.md",
+    "share/doc/shardc/LICENSE", "share/doc/shardc/copyright", "share/doc/shardc-dev/copyright",
 ]
 
 
@@ -36,6 +38,19 @@ def check_files(tree, source, build):
             for folder in (source, build):
                 if folder in text:
                     sys.exit(f"{path.relative_to(tree)} names '{folder}', which is not part of it")
+
+
+def check_links(tree):
+    """User pages name recipes that a program finds in any folder, and no link leads out of what is installed."""
+    pages = list((tree / "share/doc/shardc").rglob("*.md"))
+    for page in pages:
+        for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+            if not re.match(r"https?:|mailto:", link) and not (page.parent / link).exists():
+                sys.exit(f"{page.relative_to(tree)}: the link to {link} leads nowhere")
+    for name in ("README", "docs/install", "docs/first-hour", "docs/fine-tuning", "docs/running", "docs/json", "docs/reading-a-plan", "docs/fsdp"):
+        text = (tree / f"share/doc/shardc/{name}.md").read_text(encoding="utf-8")
+        if found := re.search(r"^    .*[ \"]recipes/\w+/\w+\.(recipe|sbatch).*$", text, re.M):
+            sys.exit(f"{name}.md names a recipe of the source tree: {found[0].strip()}")
 
 
 def check_plan_library(cmake, tree, source, work, flags):
@@ -62,6 +77,7 @@ def main():
         tree = work / "moved to another place"
         os.rename(work / "first", tree)
         check_files(tree, source, build)
+        check_links(tree)
         environment = {**os.environ, "PATH": f"{tree}/bin{os.pathsep}{os.environ['PATH']}"}
         print(run("bash", f"{source}/test/tools/installed.sh", "shardc", env=environment))
         check_plan_library(cmake, tree, source, work, flags)

@@ -43,7 +43,7 @@ A small model of each family is trained by transformers, and by shardc from the 
 within 5e-7, and the exported models have the loss of the model that transformers trained
 (`test/e2e/golden-hugging-face.test`). *Continuations* are greedy texts that equal those of transformers' `generate`.
 *Gradients* are those of all parameters, on one and two ranks (`test/e2e/golden`). *Megatron-Core* loads checkpoints of runs,
-and runs load those of Megatron-Core. [interop](../test/interop/README.md) has the figures.
+and runs load those of Megatron-Core. `test/interop` has the figures.
 
 | family (`model` of the recipe) | losses: models of transformers | continuations | gradients | Megatron-Core |
 |---|--:|---|---|---|
