@@ -10,21 +10,13 @@
 namespace shardc::model {
 namespace {
 
-/// An order whose rows the function lists: the passes of each stage.
-template <typename Fn>
-PassOrder orderOf(Placement placement, int64_t microbatches, const Fn &rowOf) {
-  PassOrder order{std::move(placement), microbatches, {}, {}};
-  for (int32_t stage = 0; stage < order.placement.stages(); ++stage)
-    order.rows.push_back(rowOf(order.placement, stage));
-  return order;
-}
+using Passes = std::vector<StagePass>;
 
 /// The forward passes of a stage. Microbatches come in groups of at least as many as there are
 /// stages. Each chunk processes a whole group before the next chunk does, so the first chunk of the
 /// last stage has computed the input of the first stage's next chunk in time.
-std::vector<StagePass> forwardsOf(const Placement &placement, int32_t stage, int64_t microbatches,
-                                  int64_t group) {
-  std::vector<StagePass> passes;
+Passes forwardsOf(const Placement &placement, int32_t stage, int64_t microbatches, int64_t group) {
+  Passes passes;
   for (int64_t begin = 0; begin < microbatches; begin += group)
     for (int32_t chunk : placement.chunksOf(stage))
       for (int64_t i = begin; i < std::min(begin + group, microbatches); ++i)
@@ -55,7 +47,7 @@ public:
           add(letter, std::exchange(isPair, false));
     return *this;
   }
-  operator std::vector<StagePass>() && { return std::move(row_); }
+  operator Passes() const { return row_; }
 
 private:
   void add(char letter, bool isPair) {
@@ -81,104 +73,126 @@ private:
 
   const std::vector<int32_t> &chunks_;
   int64_t microbatches_;
-  std::vector<StagePass> row_;
+  Passes row_;
   std::array<std::array<int64_t, 3>, 2> next_{}; ///< microbatch, by chunk and what passes compute
   size_t late_ = 0;                              ///< the passes before it have run both parts
 };
 
-} // namespace
-
-PassOrder oneForwardOneBackward(const PipelineShape &shape) {
-  auto placement = Placement::looped(shape.stages, shape.chunks);
-  return orderOf(std::move(placement), shape.microbatches, [&](const Placement &of, int32_t stage) {
-    const std::vector<StagePass> all = forwardsOf(of, stage, shape.microbatches, groupOf(shape));
-    const std::vector<int32_t> &chunks = of.chunksOf(stage);
-    std::vector<StagePass> row;
-    int64_t behind = shape.stages - 1 - stage;
-    int64_t ahead = shape.chunks == 1 ? behind : 2 * behind + (shape.chunks - 1) * groupOf(shape);
-    size_t first = std::min(static_cast<size_t>(ahead), all.size());
-    for (size_t i = 0; i < all.size() + first; ++i) {
-      // In the last chunk of the model, both passes of a microbatch run at the position of the
-      // backward pass, which is later if a group is incomplete.
-      if (i < all.size() && !of.isLast(all[i].part.chunk))
-        row.push_back(all[i]);
-      if (i < first)
-        continue;
-      StagePass pass = all[i - first];
-      pass.part.chunk =
-          chunks[chunks.size() - 1 - static_cast<size_t>(of.indexOn(pass.part.chunk))];
-      if (of.isLast(pass.part.chunk))
-        row.push_back(pass);
-      pass.part.kind = PassKind::Backward;
+/// 1F1B: a stage runs one forward pass for each later stage, then alternates forward and backward
+/// passes. With several chunks this is Megatron's interleaved schedule: a stage runs further ahead,
+/// so that it has work while other stages process its microbatch.
+Passes oneForwardOneBackward(const PipelineShape &shape, const Placement &of, int32_t stage) {
+  const Passes all = forwardsOf(of, stage, shape.microbatches, groupOf(shape));
+  const std::vector<int32_t> &chunks = of.chunksOf(stage);
+  Passes row;
+  int64_t behind = shape.stages - 1 - stage;
+  int64_t ahead = shape.chunks == 1 ? behind : 2 * behind + (shape.chunks - 1) * groupOf(shape);
+  size_t first = std::min(static_cast<size_t>(ahead), all.size());
+  for (size_t i = 0; i < all.size() + first; ++i) {
+    // In the last chunk of the model, both passes of a microbatch run at the position of the
+    // backward pass, which is later if a group is incomplete.
+    if (i < all.size() && !of.isLast(all[i].part.chunk))
+      row.push_back(all[i]);
+    if (i < first)
+      continue;
+    StagePass pass = all[i - first];
+    pass.part.chunk = chunks[chunks.size() - 1 - static_cast<size_t>(of.indexOn(pass.part.chunk))];
+    if (of.isLast(pass.part.chunk))
       row.push_back(pass);
-    }
-    return row;
-  });
+    pass.part.kind = PassKind::Backward;
+    row.push_back(pass);
+  }
+  return row;
 }
 
+/// ZB-H1 (zero bubble): like 1F1B, but input gradients, for which other stages wait, come first.
 /// The weight gradients of a backward pass run after as many forward passes as the first stage runs
 /// ahead. So no stage keeps more microbatches than the first stage does under 1F1B. No stage waits
 /// for the first one, so it computes both kinds of gradients at once.
-PassOrder zeroBubble(const PipelineShape &shape) {
-  auto placement = Placement::looped(shape.stages, 1);
-  const int64_t count = shape.microbatches;
-  return orderOf(std::move(placement), count, [&](const Placement &of, int32_t stage) {
-    return StageRow(of, stage, count)
-        .repeat(std::min(shape.stages - 1 - stage, count), "F")
-        .repeat(stage, "FI")
-        .repeat(count, stage == 0 ? "FB" : "FIW");
-  });
+Passes zeroBubble(const PipelineShape &shape, const Placement &of, int32_t stage) {
+  return StageRow(of, stage, shape.microbatches)
+      .repeat(std::min(shape.stages - 1 - stage, shape.microbatches), "F")
+      .repeat(stage, "FI")
+      .repeat(shape.microbatches, stage == 0 ? "FB" : "FIW");
 }
 
-PassOrder loopedBfs(const PipelineShape &shape) {
-  auto placement = Placement::orLooped(shape.placement, shape.stages, shape.chunks);
-  const int64_t count = shape.microbatches;
-  return orderOf(std::move(placement), count, [&](const Placement &of, int32_t stage) {
-    std::vector<StagePass> row = forwardsOf(of, stage, count, count);
-    for (size_t i = row.size(); i-- > 0;)
-      row.push_back({{PassKind::Backward, row[i].part.chunk}, row[i].microbatch});
-    return row;
-  });
+/// Breadth first: each chunk runs all microbatches; backward passes in reverse.
+Passes loopedBfs(const PipelineShape &shape, const Placement &of, int32_t stage) {
+  Passes row = forwardsOf(of, stage, shape.microbatches, shape.microbatches);
+  for (size_t i = row.size(); i-- > 0;)
+    row.push_back({{PassKind::Backward, row[i].part.chunk}, row[i].microbatch});
+  return row;
 }
 
-PassOrder zbV(const PipelineShape &shape) {
+/// ZB-V: no stage waits between its first and its last pass if all passes take equally long.
+Passes zbV(const PipelineShape &shape, const Placement &of, int32_t stage) {
   const int64_t count = shape.microbatches, stages = shape.stages;
-  return orderOf(Placement::v(stages, 2), count, [&](const Placement &of, int32_t stage) {
-    return StageRow(of, stage, count)
-        .repeat(2 * (stages - stage) - 1, "F")
-        .repeat(stage, "fF")
-        .repeat(stages - stage, "fiw")
-        .repeat(std::max(stages - 1, count - stages), "FIWfiw")
-        .repeat(stage, "Ii")
-        .repeat(stages - stage, "IW")
-        .repeat(count, "w")
-        .repeat(count, "W");
-  });
+  return StageRow(of, stage, count)
+      .repeat(2 * (stages - stage) - 1, "F")
+      .repeat(stage, "fF")
+      .repeat(stages - stage, "fiw")
+      .repeat(std::max(stages - 1, count - stages), "FIWfiw")
+      .repeat(stage, "Ii")
+      .repeat(stages - stage, "IW")
+      .repeat(count, "w")
+      .repeat(count, "W");
 }
 
-PassOrder dualPipeV(const PipelineShape &shape) {
-  const int64_t count = shape.microbatches, stages = shape.stages;
-  return orderOf(Placement::v(stages, 2), count, [&](const Placement &of, int32_t stage) {
-    const int64_t behind = stages - 1 - stage;
-    const int64_t split = 2 * ((stage + 1) / 2) + (stage + 1) % 2; // the first pass in two parts
-    StageRow row(of, stage, count);
-    row.repeat(2 * behind, "F").repeat(stage + 1, "Ff").repeat(behind, "iXf");
-    row.repeat(1, behind == 0 ? "Fb(fB" : "(Fb(fB");
-    row.repeat(count - 2 * stages + stage, "(Fb(fB").repeat(behind, "b(fB");
-    for (int64_t i = 0; i <= stage; ++i)
-      row.repeat(1, 2 * i >= split ? "i" : "b").repeat(1, 2 * i + 1 >= split ? "I" : "B");
-    row.repeat(behind, 2 * stage + 2 >= split ? "XI" : "XB").repeat(2 * count, "X");
-    return row;
-  });
+/// DualPipeV: forward and backward passes of two microbatches form pairs. Needs twice as many
+/// microbatches as stages.
+Passes dualPipeV(const PipelineShape &shape, const Placement &of, int32_t stage) {
+  const int64_t count = shape.microbatches, behind = shape.stages - 1 - stage;
+  const int64_t split = 2 * ((stage + 1) / 2) + (stage + 1) % 2; // the first pass in two parts
+  StageRow row(of, stage, count);
+  row.repeat(2 * behind, "F").repeat(stage + 1, "Ff").repeat(behind, "iXf");
+  row.repeat(1, behind == 0 ? "Fb(fB" : "(Fb(fB");
+  row.repeat(count - 2 * shape.stages + stage, "(Fb(fB").repeat(behind, "b(fB");
+  for (int64_t i = 0; i <= stage; ++i)
+    row.repeat(1, 2 * i >= split ? "i" : "b").repeat(1, 2 * i + 1 >= split ? "I" : "B");
+  row.repeat(behind, 2 * stage + 2 >= split ? "XI" : "XB").repeat(2 * count, "X");
+  return row;
 }
 
-PassOrder (*generatorOf(plan::Job::PipelineSchedule schedule))(const PipelineShape &) {
+/// Chunks in a loop run in groups, as in the interleaved schedule. For other placements, passes run
+/// by the times at which a stage that never waits would: a microbatch begins as soon as a stage has
+/// run all its chunks for the one before.
+Passes forwards(const PipelineShape &shape, const Placement &of, int32_t stage) {
+  Passes row = forwardsOf(of, stage, shape.microbatches, groupOf(shape));
+  size_t period = 0;
+  for (int32_t each = 0; each < of.stages(); ++each)
+    period = std::max(period, of.chunksOf(each).size());
+  if (!of.isLooped())
+    std::ranges::stable_sort(row, {}, [&](const StagePass &pass) {
+      return std::pair(static_cast<int64_t>(period) * pass.microbatch + pass.part.chunk,
+                       pass.part.chunk);
+    });
+  return row;
+}
+
+template <typename Fn>
+PassOrder orderOf(Placement placement, const PipelineShape &shape, Fn rowOf) {
+  PassOrder order{std::move(placement), shape.microbatches, {}, {}};
+  for (int32_t stage = 0; stage < order.placement.stages(); ++stage)
+    order.rows.push_back(rowOf(shape, order.placement, stage));
+  return order;
+}
+
+} // namespace
+
+PassOrder orderOf(plan::Job::PipelineSchedule schedule, const PipelineShape &shape) {
   using enum plan::Job::PipelineSchedule;
-  return schedule == ZeroBubble  ? zeroBubble
-         : schedule == ZbV       ? zbV
-         : schedule == DualPipeV ? dualPipeV
-         : schedule == LoopedBfs ? loopedBfs
-                                 : oneForwardOneBackward;
+  return orderOf(shape.placement ? *shape.placement
+                                 : placementFor(schedule, shape.stages, shape.chunks),
+                 shape,
+                 schedule == ZeroBubble  ? zeroBubble
+                 : schedule == ZbV       ? zbV
+                 : schedule == DualPipeV ? dualPipeV
+                 : schedule == LoopedBfs ? loopedBfs
+                                         : oneForwardOneBackward);
+}
+
+PassOrder forwardOnly(const PipelineShape &shape) {
+  return orderOf(Placement::orLooped(shape.placement, shape.stages, shape.chunks), shape, forwards);
 }
 
 Placement placementFor(plan::Job::PipelineSchedule schedule, int64_t stages, int64_t chunks,
@@ -189,25 +203,6 @@ Placement placementFor(plan::Job::PipelineSchedule schedule, int64_t stages, int
   return Placement::orLooped(schedule == LoopedBfs ? Placement::read(asked, stages, chunks)
                                                    : std::nullopt,
                              stages, chunks);
-}
-
-/// Chunks in a loop run in groups, as in the interleaved schedule. For other placements, passes run
-/// by the times at which a stage that never waits would: a microbatch begins as soon as a stage has
-/// run all its chunks for the one before.
-PassOrder forwardOnly(const PipelineShape &shape) {
-  auto placement = Placement::orLooped(shape.placement, shape.stages, shape.chunks);
-  size_t period = 0;
-  for (int32_t stage = 0; stage < placement.stages(); ++stage)
-    period = std::max(period, placement.chunksOf(stage).size());
-  return orderOf(std::move(placement), shape.microbatches, [&](const Placement &of, int32_t stage) {
-    auto row = forwardsOf(of, stage, shape.microbatches, groupOf(shape));
-    if (!of.isLooped())
-      std::ranges::stable_sort(row, {}, [&](const StagePass &pass) {
-        return std::pair(static_cast<int64_t>(period) * pass.microbatch + pass.part.chunk,
-                         pass.part.chunk);
-      });
-    return row;
-  });
 }
 
 } // namespace shardc::model

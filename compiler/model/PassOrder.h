@@ -2,7 +2,9 @@
 // schedule follows from it.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,11 +33,34 @@ inline bool hasInputs(PassKind kind) {
   return kind == PassKind::Backward || kind == PassKind::Inputs || kind == PassKind::Both;
 }
 
+/// What passes compute for a chunk and a microbatch: its output, and the gradients of its input and
+/// of its weights.
+enum class Result : uint8_t { Output, Inputs, Weights };
+inline constexpr std::array kResults = {Result::Output, Result::Inputs, Result::Weights};
+inline bool makes(PassKind kind, Result result) {
+  return result == Result::Output   ? hasForward(kind)
+         : result == Result::Inputs ? hasInputs(kind)
+                                    : kind != PassKind::Forward && kind != PassKind::Inputs;
+}
+
 /// One kind of pass through one chunk of the model; a segment executes it.
 struct StagePart {
   PassKind kind = PassKind::Forward;
   int32_t chunk = 0;
   auto operator<=>(const StagePart &) const = default;
+};
+/// Seconds of a part, up to a common factor.
+using SecondsOf = std::function<double(const StagePart &)>;
+
+/// What a chunk takes from its neighbour: its input, or the gradient of its output.
+struct Handover {
+  bool isGradient = false;
+  int32_t chunk = 0; ///< that takes it
+  auto operator<=>(const Handover &) const = default;
+  /// The chunk that makes it.
+  int32_t maker() const { return chunk + (isGradient ? 1 : -1); }
+  /// What it is to its maker.
+  Result result() const { return isGradient ? Result::Inputs : Result::Output; }
 };
 
 /// The pass of one microbatch through one chunk.
@@ -58,6 +83,48 @@ struct OrderFault {
   std::string reason;
 };
 
+/// Where an order has a pass.
+struct PassPlace {
+  size_t row = SIZE_MAX, pass = 0;
+  bool isKnown() const { return row != SIZE_MAX; }
+  auto operator<=>(const PassPlace &) const = default;
+};
+
+/// When a pass runs.
+struct PassSpan {
+  double begin = 0, end = 0;
+};
+
+/// The passes of an order, by what they compute.
+class PassIndex {
+public:
+  PassIndex(int32_t chunks, int64_t microbatches)
+      : chunks_(chunks), microbatches_(microbatches),
+        places_(static_cast<size_t>(chunks * microbatches) * kResults.size()) {}
+
+  PassPlace &at(Result result, int32_t chunk, int64_t microbatch) {
+    return places_[numberOf(result, chunk, microbatch)];
+  }
+  const PassPlace &at(Result result, int32_t chunk, int64_t microbatch) const {
+    return places_[numberOf(result, chunk, microbatch)];
+  }
+  /// The operand that the part takes from another chunk, if any.
+  std::optional<Handover> operandOf(const StagePart &part) const;
+  /// The passes that must end before this one: of its chunk, and the one that makes its operand.
+  /// Places are unknown if there are none.
+  std::array<PassPlace, 2> needsOf(const StagePass &pass) const;
+
+private:
+  size_t numberOf(Result result, int32_t chunk, int64_t microbatch) const {
+    return static_cast<size_t>(chunk * microbatches_ + microbatch) * kResults.size() +
+           static_cast<size_t>(result);
+  }
+
+  int32_t chunks_;
+  int64_t microbatches_;
+  std::vector<PassPlace> places_;
+};
+
 struct PassOrder {
   Placement placement;
   int64_t microbatches = 1;
@@ -69,6 +136,10 @@ struct PassOrder {
   /// of each chunk and microbatch is there once, on the stage that has the chunk, and if rows and
   /// data dependences have no cycle.
   std::optional<OrderFault> check() const;
+  /// Runs each pass as soon as the one before it and those that it needs have ended; a pair begins
+  /// when both its passes can. Rows end early where they wait for each other.
+  std::vector<std::vector<PassSpan>> run(const PassIndex &index, const SecondsOf &seconds) const;
+  const StagePass &at(const PassPlace &place) const { return rows[place.row][place.pass]; }
   int64_t columnOf(size_t stage, size_t pass) const {
     return columns.empty() ? static_cast<int64_t>(pass) + 1 : columns[stage][pass];
   }
@@ -81,28 +152,11 @@ struct PipelineShape {
   int64_t microbatches = 1;
   /// Microbatches that a chunk processes before the next chunk; 0: the number of stages.
   int64_t group = 0;
-  /// Of schedules that may have any; looped if empty.
-  std::optional<Placement> placement = {};
-  auto operator<=>(const PipelineShape &) const = default;
+  std::optional<Placement> placement = {}; ///< if empty, what the schedule needs
 };
 
-/// 1F1B: a stage runs one forward pass for each later stage, then alternates forward and backward
-/// passes. With several chunks this is Megatron's interleaved schedule: a stage runs further ahead,
-/// so that it has work while other stages process its microbatch.
-PassOrder oneForwardOneBackward(const PipelineShape &shape);
-/// ZB-H1 (zero bubble): like 1F1B, but input gradients, for which other stages wait, come first,
-/// and weight gradients fill the time in which a stage would wait.
-PassOrder zeroBubble(const PipelineShape &shape);
-/// Breadth first: each chunk runs all microbatches; backward passes in reverse. In any placement.
-PassOrder loopedBfs(const PipelineShape &shape);
-/// ZB-V: two chunks per stage in a V; no stage waits between its first and its last pass if all
-/// passes take equally long.
-PassOrder zbV(const PipelineShape &shape);
-/// DualPipeV: in a V, forward and backward passes of two microbatches form pairs. Needs twice as
-/// many microbatches as stages.
-PassOrder dualPipeV(const PipelineShape &shape);
-/// The generator of a named schedule.
-PassOrder (*generatorOf(plan::Job::PipelineSchedule schedule))(const PipelineShape &);
+/// The order of a named schedule, which Generators.cpp describes.
+PassOrder orderOf(plan::Job::PipelineSchedule schedule, const PipelineShape &shape);
 /// The placement that a named schedule needs; `asked` if it may have any.
 Placement placementFor(plan::Job::PipelineSchedule schedule, int64_t stages, int64_t chunks,
                        std::string_view asked = "");

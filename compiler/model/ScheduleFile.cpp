@@ -57,14 +57,24 @@ struct End {
   }
 };
 
-/// An action of a cell that is not a pass.
-struct Other {
+/// What a cell says. Waits are left out.
+struct Item {
   Action action;
+  PassKind pass;
   End end; ///< of transfers; the others have only a chunk
   std::string name;
   size_t row, before; ///< `before`: number of the row's passes before it
   int32_t column;
 };
+
+/// Takes the number with which the text begins; -1 if it begins with none.
+template <typename T> T takeNumber(std::string_view &text) {
+  T number = -1;
+  const char *end = text.data() + text.size();
+  auto [rest, error] = std::from_chars(text.data(), end, number);
+  text.remove_prefix(error == std::errc() ? static_cast<size_t>(rest - text.data()) : 0);
+  return error == std::errc() ? number : -1;
+}
 
 std::string_view trimmed(std::string_view text) {
   size_t begin = text.find_first_not_of(" \t\r"), end = text.find_last_not_of(" \t\r");
@@ -72,12 +82,14 @@ std::string_view trimmed(std::string_view text) {
                                          : text.substr(begin, end - begin + 1);
 }
 
-/// Where the first cell of a line ends: at a comma that is not in quotes, or with the line.
-size_t cellEnd(std::string_view line) {
-  size_t end = 0;
-  for (bool isQuoted = false; end < line.size() && (isQuoted || line[end] != ','); ++end)
-    isQuoted ^= line[end] == '"';
-  return end;
+/// Takes the text up to the next `end` that is not in quotes.
+std::string_view takeUntil(char end, std::string_view &text) {
+  size_t at = 0;
+  for (bool isQuoted = false; at < text.size() && (isQuoted || text[at] != end); ++at)
+    isQuoted ^= text[at] == '"';
+  std::string_view taken = text.substr(0, at);
+  text.remove_prefix(std::min(at + 1, text.size()));
+  return taken;
 }
 
 class Reader {
@@ -88,15 +100,10 @@ public:
   }
 
   std::variant<PassOrder, OrderFault> run() {
-    readRows();
-    if (!fault_)
-      place();
-    if (!fault_)
-      fault_ = order_.check();
-    if (!fault_)
-      checkTransfers();
-    if (!fault_)
-      checkUses();
+    for (auto step : {&Reader::readRows, &Reader::place, &Reader::checkOrder,
+                      &Reader::checkTransfers, &Reader::checkUses})
+      if (!fault_)
+        (this->*step)();
     if (fault_)
       return *fault_;
     return std::move(order_);
@@ -110,80 +117,69 @@ private:
 
   void readRows() {
     for (std::string_view left = text_; !left.empty() && !fault_;) {
-      size_t end = std::min(left.find('\n'), left.size());
-      std::string_view line = left.substr(0, end);
-      left.remove_prefix(std::min(end + 1, left.size()));
+      std::string_view line = takeUntil('\n', left);
       if (left.empty() && trimmed(line).empty())
         break;
       order_.rows.emplace_back(), order_.columns.emplace_back();
-      int32_t column = 0;
-      for (bool isLast = false; !isLast && !fault_;) {
-        const size_t comma = cellEnd(line);
-        std::string cell(line.substr(0, comma));
+      for (int32_t column = 1; !line.empty() && !fault_; ++column) {
+        std::string cell(takeUntil(',', line));
         std::erase(cell, '"');
-        readCell(trimmed(cell), ++column);
-        isLast = comma >= line.size();
-        line.remove_prefix(std::min(comma + 1, line.size()));
+        readCell(trimmed(cell), column);
       }
     }
   }
 
   void readCell(std::string_view cell, int32_t column) {
     constexpr std::string_view kPair = ")OVERLAP_F_B";
-    if (cell.empty())
-      return;
     if (!cell.starts_with('(') || !cell.ends_with(kPair))
-      return readAction(cell, column);
-    std::string_view inside = cell.substr(1, cell.size() - 1 - kPair.size());
+      return cell.empty() ? void() : readAction(cell, column);
     std::vector<StagePass> &row = order_.rows.back();
-    size_t first = row.size(), middle = inside.find(';');
-    if (middle != std::string_view::npos) {
-      readAction(trimmed(inside.substr(0, middle)), column);
-      readAction(trimmed(inside.substr(middle + 1)), column);
-    }
-    if (fault_)
-      return;
-    if (row.size() != first + 2 ||
-        hasForward(row[first].part.kind) == hasForward(row[first + 1].part.kind) ||
-        row[first].part.kind == PassKind::Weights || row[first + 1].part.kind == PassKind::Weights)
-      return fail(FileFault::Cell, order_.rows.size(), column,
-                  fmt::format("'{}' must hold a forward and a backward pass", cell.substr(0, 64)));
-    row[first].isPair = true;
+    const size_t first = row.size();
+    std::string_view inside = cell.substr(1, cell.size() - 1 - kPair.size());
+    while (!inside.empty() && !fault_)
+      readAction(trimmed(takeUntil(';', inside)), column);
+    auto isOfPair = [](const StagePass &pass) { return pass.part.kind != PassKind::Weights; };
+    if (row.size() == first + 2 && std::ranges::all_of(row.begin() + first, row.end(), isOfPair) &&
+        hasForward(row[first].part.kind) != hasForward(row[first + 1].part.kind))
+      row[first].isPair = true;
+    else
+      fail(FileFault::Cell, order_.rows.size(), column,
+           fmt::format("'{}' must hold a forward and a backward pass", cell.substr(0, 64)));
   }
 
   void readAction(std::string_view text, int32_t column) {
-    int32_t chunk = -1;
-    const char *end = text.data() + text.size();
-    auto [at, error] = std::from_chars(text.data(), end, chunk);
-    std::string_view rest(at, static_cast<size_t>(end - at));
+    std::string_view rest = text;
+    const auto chunk = takeNumber<int32_t>(rest);
     const bool isWait = rest.starts_with("WAIT_");
     rest.remove_prefix(isWait ? 5 : 0);
     auto word =
         std::ranges::find_if(kWords, [&](const Word &each) { return rest.starts_with(each.text); });
+    bool isRead = chunk >= 0 && word != kWords.end() && !(isWait && word->action == Action::Pass);
     int64_t microbatch = 0;
-    bool isRead = error == std::errc() && chunk >= 0 && word != kWords.end() &&
-                  !(isWait && word->action == Action::Pass);
     if (isRead) {
       rest.remove_prefix(word->text.size());
-      bool isNumbered = word->action == Action::Pass || word->action == Action::Move;
-      auto [behind, problem] = std::from_chars(rest.data(), end, microbatch);
-      isRead =
-          isNumbered ? problem == std::errc() && behind == end && microbatch >= 0 : rest.empty();
+      if (word->action == Action::Pass || word->action == Action::Move)
+        microbatch = takeNumber<int64_t>(rest);
     }
-    if (!isRead)
+    if (!isRead || microbatch < 0 || !rest.empty())
       return fail(FileFault::Cell, order_.rows.size(), column,
                   fmt::format("'{}' is not a pass; write the chunk, then F, B, I or W, then the "
                               "microbatch, as in '2F0'",
                               text.substr(0, 64)));
+    if (isWait)
+      return;
     std::vector<StagePass> &row = order_.rows.back();
-    if (word->action == Action::Pass) {
-      row.push_back({{word->pass, chunk}, microbatch});
-      order_.columns.back().push_back(column);
-    } else if (!isWait) {
-      End moved{word->isSend, word->pass == PassKind::Forward, chunk, microbatch};
-      others_.push_back(
-          {word->action, moved, std::string(text), order_.rows.size() - 1, row.size(), column});
-    }
+    items_.push_back({word->action,
+                      word->pass,
+                      {word->isSend, word->pass == PassKind::Forward, chunk, microbatch},
+                      std::string(text),
+                      order_.rows.size() - 1,
+                      row.size(),
+                      column});
+    if (word->action != Action::Pass)
+      return;
+    row.push_back({{word->pass, chunk}, microbatch});
+    order_.columns.back().push_back(column);
   }
 
   /// The chunks of each row.
@@ -193,10 +189,10 @@ private:
                   fmt::format("the schedule has {} rows, but the pipeline has {} stages",
                               order_.rows.size(), stages_));
     std::map<int32_t, std::vector<size_t>> passes; // by chunk: their number in each row
-    for (size_t row = 0; row < order_.rows.size(); ++row)
-      for (const StagePass &pass : order_.rows[row]) {
-        passes[pass.part.chunk].resize(order_.rows.size());
-        ++passes[pass.part.chunk][row];
+    for (const Item &item : items_)
+      if (item.action == Action::Pass) {
+        passes[item.end.chunk].resize(order_.rows.size());
+        ++passes[item.end.chunk][item.row];
       }
     std::vector<int32_t> stageOf; // that of most passes
     for (const auto &[chunk, each] : passes) {
@@ -212,53 +208,54 @@ private:
     order_.placement = Placement(std::move(stageOf));
   }
 
+  void checkOrder() { fault_ = order_.check(); }
+
   /// Transfers of a file must be those that its passes need, after the pass that makes the value
   /// and before the one that reads it, and in one order at both ends.
   void checkTransfers() {
-    using Place = std::pair<size_t, size_t>; // row and pass
-    std::map<End, Place> left;               // ends that passes need
-    for (size_t row = 0; row < order_.rows.size(); ++row)
-      for (size_t i = 0; i < order_.rows[row].size(); ++i)
-        for (bool isForward : {true, false})
-          for (bool isSend : {true, false}) {
-            const auto &[part, microbatch, isPair] = order_.rows[row][i];
-            const End end{isSend, isForward, part.chunk, microbatch};
-            if ((isForward ? hasForward(part.kind) : hasInputs(part.kind)) &&
-                order_.placement.areApart(part.chunk, end.other().chunk))
-              left[end] = {row, i};
-          }
+    std::map<End, size_t> left; // ends that passes need, with the index of the pass
+    for (const Item &item : items_)
+      for (bool isForward : {true, false})
+        for (bool isSend : {true, false}) {
+          const End end{isSend, isForward, item.end.chunk, item.end.microbatch};
+          if (item.action == Action::Pass &&
+              (isForward ? hasForward(item.pass) : hasInputs(item.pass)) &&
+              order_.placement.areApart(end.chunk, end.other().chunk))
+            left[end] = item.before;
+        }
     /// Sends and receives, by both stages and direction.
-    std::map<std::tuple<size_t, size_t, bool>, std::array<std::vector<const Other *>, 2>> queues;
-    for (const Other &other : others_) {
-      if (other.action != Action::Move)
+    std::map<std::tuple<int32_t, int32_t, bool>, std::array<std::vector<const Item *>, 2>> queues;
+    for (const Item &item : items_) {
+      if (item.action != Action::Move)
         continue;
-      const auto [isSend, isForward, chunk, microbatch] = other.end;
-      auto own = left.find(other.end);
-      if (own == left.end() || own->second.first != other.row)
-        return failAt(other, "moves no value between this stage and another one, or once more");
-      if ((other.before <= own->second.second) == isSend)
-        return failAt(other, isSend ? "comes before the pass that makes the value"
-                                    : "comes after the pass that reads the value");
+      const bool isSend = item.end.isSend;
+      auto own = left.find(item.end);
+      if (own == left.end() || std::cmp_not_equal(stageOf(item.end), item.row))
+        return failAt(item, "moves no value between this stage and another one, or once more");
+      if ((item.before <= own->second) == isSend)
+        return failAt(item, isSend ? "comes before the pass that makes the value"
+                                   : "comes after the pass that reads the value");
       left.erase(own);
-      auto there = static_cast<size_t>(order_.placement.stageOf(other.end.other().chunk));
-      queues[{isSend ? other.row : there, isSend ? there : other.row, isForward}][isSend ? 0 : 1]
-          .push_back(&other);
+      const End sent = isSend ? item.end : item.end.other();
+      queues[{stageOf(sent), stageOf(sent.other()), sent.isForward}][isSend ? 0 : 1].push_back(
+          &item);
     }
     if (!queues.empty() && !left.empty())
       return fail(
-          FileFault::Transfer, left.begin()->second.first + 1, 0,
+          FileFault::Transfer, static_cast<size_t>(stageOf(left.begin()->first)) + 1, 0,
           fmt::format("'{}' is missing; the file has other transfers", left.begin()->first.name()));
     for (const auto &[ends, both] : queues)
       for (size_t i = 0; i < both[0].size(); ++i)
-        if (const Other &sent = *both[0][i]; both[1][i]->end != sent.end.other())
+        if (const Item &sent = *both[0][i]; both[1][i]->end != sent.end.other())
           return failAt(*both[1][i],
                         fmt::format("receives, but '{}' is sent first (row {}, column {})",
                                     sent.name, sent.row + 1, sent.column));
   }
 
-  void failAt(const Other &other, std::string_view problem) {
-    fail(FileFault::Transfer, other.row + 1, other.column,
-         fmt::format("'{}' {}", other.name, problem));
+  int32_t stageOf(const End &end) const { return order_.placement.stageOf(end.chunk); }
+  void failAt(const Item &item, std::string_view problem) {
+    fail(FileFault::Transfer, item.row + 1, item.column,
+         fmt::format("'{}' {}", item.name, problem));
   }
 
   /// If a file gathers the weights of a chunk, the chunk's passes must run while they are there. A
@@ -266,42 +263,36 @@ private:
   void checkUses() {
     struct Use {
       bool isGathered = true; ///< also if the file does not say when
-      const Other *reduced = nullptr;
+      const Item *reduced = nullptr;
     };
     std::map<int32_t, Use> uses; // by chunk
-    for (const Other &other : others_)
-      if (other.action == Action::Move)
+    for (const Item &item : items_)
+      if (item.action == Action::Pass || item.action == Action::Move)
         continue;
-      else if (other.end.chunk >= order_.placement.chunks() ||
-               std::cmp_not_equal(order_.placement.stageOf(other.end.chunk), other.row))
-        return failAt(other, "is of a chunk that the stage does not hold");
+      else if (item.end.chunk >= order_.placement.chunks() ||
+               std::cmp_not_equal(stageOf(item.end), item.row))
+        return failAt(item, "is of a chunk that the stage does not hold");
       else
-        uses[other.end.chunk].isGathered &= other.action == Action::Reduce;
-    auto next = others_.begin();
-    for (size_t row = 0; row < order_.rows.size(); ++row)
-      for (size_t i = 0; i < order_.rows[row].size(); ++i) {
-        for (; next != others_.end() && std::tie(next->row, next->before) <= std::tie(row, i);
-             ++next)
-          if (next->action == Action::Reduce)
-            uses[next->end.chunk].reduced = &*next;
-          else if (next->action != Action::Move)
-            uses[next->end.chunk].isGathered = next->action == Action::Gather;
-        const StagePass &pass = order_.rows[row][i];
-        const Use &use = uses[pass.part.chunk];
-        if (use.reduced != nullptr && pass.part.kind != PassKind::Forward)
-          return failAt(*use.reduced,
-                        fmt::format("comes before '{}', which adds to the gradient", nameOf(pass)));
-        if (!use.isGathered)
-          return fail(FileFault::Transfer, row + 1, order_.columnOf(row, i),
-                      fmt::format("'{}' runs while the weights of chunk {} are not gathered",
-                                  nameOf(pass), pass.part.chunk));
-      }
+        uses[item.end.chunk].isGathered &= item.action == Action::Reduce;
+    for (const Item &item : items_) {
+      Use &use = uses[item.end.chunk];
+      if (item.action == Action::Reduce)
+        use.reduced = &item;
+      else if (item.action == Action::Gather || item.action == Action::Release)
+        use.isGathered = item.action == Action::Gather;
+      else if (item.action == Action::Pass && item.pass != PassKind::Forward && use.reduced)
+        return failAt(*use.reduced,
+                      fmt::format("comes before '{}', which adds to the gradient", item.name));
+      else if (item.action == Action::Pass && !use.isGathered)
+        return failAt(item, fmt::format("runs while the weights of chunk {} are not gathered",
+                                        item.end.chunk));
+    }
   }
 
   std::string_view text_;
   int64_t stages_;
   PassOrder order_;
-  std::vector<Other> others_;
+  std::vector<Item> items_; ///< in the order of rows and cells
   std::optional<OrderFault> fault_;
 };
 
@@ -320,9 +311,10 @@ PassOrder readFaultless(std::string_view text, int64_t stages, int64_t microbatc
 }
 
 std::string_view cellOf(std::string_view line, int64_t column) {
-  for (int64_t before = 1; before < column; ++before)
-    line.remove_prefix(std::min(cellEnd(line) + 1, line.size()));
-  return trimmed(column > 0 ? line.substr(0, cellEnd(line)) : line);
+  std::string_view cell = line;
+  for (; column > 0; --column)
+    cell = takeUntil(',', line);
+  return trimmed(cell);
 }
 
 std::string writeSchedule(const PassOrder &order) {

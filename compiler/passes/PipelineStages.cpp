@@ -24,18 +24,9 @@ model::StageRequest stageRequestOf(const plan::Plan &plan) {
   return request;
 }
 
-std::optional<model::PassOrder> listedOrder(const plan::Job &job) {
-  std::string rows = job.derived.passOrder;
-  if (rows.empty())
-    return std::nullopt;
-  std::ranges::replace(rows, '|', '\n');
-  return model::readFaultless(rows, job.model.pipelineModelParallelSize,
-                              job.derived.numMicrobatches);
-}
-
 model::Placement placementOf(const plan::Job &job) {
-  if (std::optional<model::PassOrder> listed = listedOrder(job))
-    return listed->placement;
+  if (!job.derived.passOrder.empty())
+    return passOrderOf(job).placement;
   return model::placementFor(job.model.pipelineSchedule, job.model.pipelineModelParallelSize,
                              job.model.virtualPipelineModelParallelSize,
                              job.model.pipelinePlacement);
@@ -47,9 +38,12 @@ model::PipelineShape pipelineShapeOf(const plan::Job &job) {
 }
 
 model::PassOrder passOrderOf(const plan::Job &job) {
-  if (std::optional<model::PassOrder> listed = listedOrder(job))
-    return *std::move(listed);
-  return model::generatorOf(job.model.pipelineSchedule)(pipelineShapeOf(job));
+  if (std::string rows = job.derived.passOrder; !rows.empty()) {
+    std::ranges::replace(rows, '|', '\n');
+    return model::readFaultless(rows, job.model.pipelineModelParallelSize,
+                                job.derived.numMicrobatches);
+  }
+  return model::orderOf(job.model.pipelineSchedule, pipelineShapeOf(job));
 }
 
 /// Layers go to the stages in order, as many as the layout says. The embedding is on the first

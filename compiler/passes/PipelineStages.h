@@ -24,8 +24,6 @@ struct PipelineStages {
 
 /// The numbers that determine the order of passes in a step.
 model::PipelineShape pipelineShapeOf(const plan::Job &job);
-/// The order of passes that the job lists; empty if it names a schedule.
-std::optional<model::PassOrder> listedOrder(const plan::Job &job);
 /// The order of passes in a step, as the job says.
 model::PassOrder passOrderOf(const plan::Job &job);
 /// The stage of each chunk, as the job says.

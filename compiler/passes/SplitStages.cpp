@@ -69,9 +69,7 @@ private:
   const Placement &placement() const { return schedule_.placement(); }
   const std::vector<int32_t> &chunks() const { return placement().chunksOf(stage_); }
   /// The stage that makes the operand.
-  int32_t producerOf(Handover of) const {
-    return placement().stageOf(StageSchedule::producerOf(of));
-  }
+  int32_t producerOf(Handover of) const { return placement().stageOf(of.maker()); }
 
   /// Writes one segment of the stage: receives what it needs, runs its ops, passes on what
   /// neighbouring chunks need, and keeps values for its later segments.
@@ -367,11 +365,9 @@ private:
   std::map<StagePart, StageSegment> done_;
 };
 
-using Schedules = std::shared_ptr<const StageSchedule>;
-
 /// The predicted seconds of each part if chunks have different numbers of layers; otherwise empty.
-StageSchedule::SecondsOf secondsOfParts(const plan::Plan &plan, const PipelineStages &stages,
-                                        const CutBody &body) {
+model::SecondsOf secondsOfParts(const plan::Plan &plan, const PipelineStages &stages,
+                                const CutBody &body) {
   struct Seconds {
     int64_t layers = 0;
     double forward = 0, inputs = 0, weights = 0;
@@ -403,16 +399,13 @@ StageSchedule::SecondsOf secondsOfParts(const plan::Plan &plan, const PipelineSt
   };
 }
 
-Schedules scheduleOf(const plan::Plan &plan, const PipelineStages &stages, const CutBody &body) {
+StageSchedule scheduleOf(const plan::Plan &plan, const PipelineStages &stages,
+                         const CutBody &body) {
+  if (body.segment.kind != SegmentKind::Eval)
+    return StageSchedule(passOrderOf(plan.job), secondsOfParts(plan, stages, body));
   PipelineShape shape = pipelineShapeOf(plan.job);
-  if (body.segment.kind != SegmentKind::Eval) {
-    StageSchedule::SecondsOf seconds = secondsOfParts(plan, stages, body);
-    if (seconds || listedOrder(plan.job))
-      return std::make_shared<StageSchedule>(passOrderOf(plan.job), seconds);
-    return StageSchedule::shared(model::generatorOf(plan.job.model.pipelineSchedule), shape);
-  }
   shape.microbatches = plan.job.derived.evalMicrobatches;
-  return StageSchedule::shared(model::forwardOnly, shape);
+  return StageSchedule(model::forwardOnly(shape));
 }
 
 /// Copies the program of the whole model, with the launches of its bodies replaced by those of a
@@ -470,7 +463,7 @@ void runSplitStages(plan::Plan &plan, Notes &) {
   struct Body {
     uint32_t index;
     CutBody cut;
-    Schedules schedule;
+    StageSchedule schedule;
   };
   std::vector<Body> bodies;
   for (uint32_t s = 0; s < whole.segments.size(); ++s) {
@@ -478,7 +471,7 @@ void runSplitStages(plan::Plan &plan, Notes &) {
     if (!segment.body)
       continue;
     CutBody cut{segment, StageCut(whole, segment, stages)};
-    Schedules schedule = scheduleOf(plan, stages, cut);
+    StageSchedule schedule = scheduleOf(plan, stages, cut);
     bodies.push_back({s, std::move(cut), std::move(schedule)});
   }
   // Every stage begins with all cells of the whole role, and drops those that it does not use.
@@ -492,8 +485,8 @@ void runSplitStages(plan::Plan &plan, Notes &) {
     std::map<uint32_t, std::vector<plan::ProgramNode>> runsOf;
     for (const Body &body : bodies) {
       std::map<StagePart, uint32_t> segments =
-          StageBuilder(plan, role, stage, body.cut, *body.schedule).run();
-      runsOf[body.index] = body.schedule->program(stage, segments);
+          StageBuilder(plan, role, stage, body.cut, body.schedule).run();
+      runsOf[body.index] = body.schedule.program(stage, segments);
     }
     role.program = programLike(whole, whole.program, runsOf);
     dropUnusedCells(role);

@@ -3,8 +3,7 @@
 #include "compiler/passes/StageSchedule.h"
 
 #include <algorithm>
-#include <cmath>
-#include <mutex>
+#include <limits>
 #include <tuple>
 
 #include "compiler/predict/PipelineTime.h"
@@ -56,17 +55,15 @@ std::vector<Repetition> shortestOf(const std::vector<StagePass> &passes, size_t 
 } // namespace
 
 StageSchedule::StageSchedule(const PassOrder &order, const SecondsOf &seconds)
-    : placement_(order.placement), microbatches_(order.microbatches) {
+    : order_{order.placement, order.microbatches, {}, {}},
+      index_(order.placement.chunks(), order.microbatches) {
   takeRows(order);
-  indexPasses();
-  placeReceives(usualSeconds);
+  placed_ = placeReceives(usualSeconds);
   if (seconds) {
     constexpr double kGain = 0.999;
-    double usual = *secondsWith(receivedBy_, seconds);
-    std::vector<std::vector<Arrival>> arrivals = arrivals_;
-    ByPass receivedBy = receivedBy_;
-    if (placeReceives(seconds) >= kGain * usual)
-      arrivals_ = std::move(arrivals), receivedBy_ = std::move(receivedBy);
+    double usual = *secondsWith(placed_, seconds);
+    if (Placed placed = placeReceives(seconds); placed.seconds < kGain * usual)
+      placed_ = std::move(placed);
   }
   for (int32_t stage = 0; stage < stages(); ++stage) {
     receives_.emplace_back();
@@ -77,12 +74,11 @@ StageSchedule::StageSchedule(const PassOrder &order, const SecondsOf &seconds)
         waiting_[*of] = countWaiting(*of);
     pieces_.push_back(piecesOf(stage));
   }
-  begins_ = ends_ = {};
-  arrivals_ = {};
+  placed_.transfers = {};
 }
 
 void StageSchedule::takeRows(const PassOrder &order) {
-  const int32_t last = placement_.chunks() - 1;
+  const int32_t last = placement().chunks() - 1;
   auto isBehindItsForward = [&](const std::vector<StagePass> &row, size_t i) {
     return i > 0 && row[i].part == StagePart{PassKind::Backward, last} &&
            row[i - 1].part == StagePart{PassKind::Forward, last} &&
@@ -96,13 +92,13 @@ void StageSchedule::takeRows(const PassOrder &order) {
       if (row[i].part.kind == PassKind::Inputs)
         divided.insert(row[i].part.chunk);
     }
-  if (pairs != microbatches_) // forward passes begin with gradients of weights, which move
+  if (pairs != microbatches()) // forward passes begin with gradients of weights, which move
     divided.insert(last);
   for (const std::vector<StagePass> &row : order.rows) {
-    std::vector<StagePass> &own = passes_.emplace_back();
+    std::vector<StagePass> &own = order_.rows.emplace_back();
     for (size_t i = 0; i < row.size(); ++i) {
       auto [kind, chunk] = row[i].part;
-      if (pairs == microbatches_ && isBehindItsForward(row, i)) {
+      if (pairs == microbatches() && isBehindItsForward(row, i)) {
         own.back().part.kind = PassKind::Both;
         continue;
       }
@@ -111,197 +107,94 @@ void StageSchedule::takeRows(const PassOrder &order) {
       if (isDivided)
         own.push_back({{PassKind::Weights, chunk}, row[i].microbatch});
     }
-  }
-}
-
-void StageSchedule::indexPasses() {
-  for (const std::vector<StagePass> &row : passes_) {
     std::set<StagePart> parts;
-    for (size_t i = 0; i < row.size(); ++i) {
-      parts.insert(row[i].part);
-      auto [index, isNew] = indexOf_.try_emplace(row[i].part);
-      if (isNew)
-        index->second.resize(at(microbatches_), kNoPass);
-      index->second[at(row[i].microbatch)] = i;
+    for (PassPlace place{order_.rows.size() - 1, 0}; place.pass < own.size(); ++place.pass) {
+      const StagePart &part = own[place.pass].part;
+      parts.insert(part);
+      for (model::Result result : model::kResults)
+        if (makes(part.kind, result))
+          index_.at(result, part.chunk, own[place.pass].microbatch) = place;
     }
     parts_.emplace_back(parts.begin(), parts.end());
   }
 }
 
-std::optional<Handover> StageSchedule::operandOf(const StagePart &part) const {
-  if (hasForward(part.kind) && part.chunk > 0)
-    return Handover{false, part.chunk};
-  if (part.kind != PassKind::Both && hasInputs(part.kind) && !placement_.isLast(part.chunk))
-    return Handover{true, part.chunk};
-  return std::nullopt;
-}
-
-std::shared_ptr<const StageSchedule> StageSchedule::shared(Generator generator,
-                                                           const PipelineShape &shape) {
-  struct Entry {
-    Generator generator;
-    PipelineShape shape;
-    std::shared_ptr<const StageSchedule> schedule;
-  };
-  constexpr size_t kPassesMax = size_t{6} << 20; // of all entries
-  static std::mutex mutex;
-  static std::vector<Entry> known;
-  static size_t passes = 0;
-  {
-    std::scoped_lock lock(mutex);
-    for (const Entry &entry : known)
-      if (entry.generator == generator && entry.shape == shape)
-        return entry.schedule;
-  }
-  auto made = std::make_shared<StageSchedule>(generator(shape));
-  size_t count = 0;
-  for (const std::vector<StagePass> &row : made->passes_)
-    count += row.size();
-  std::scoped_lock lock(mutex);
-  if ((passes += count) > kPassesMax)
-    known.clear(), passes = count;
-  known.push_back({generator, shape, made});
-  return made;
-}
-
-/// The pass that computes the operand of this pass.
-std::optional<StageSchedule::Place> StageSchedule::producerOf(const StagePass &pass) const {
-  std::optional<Handover> of = operandOf(pass.part);
-  if (!of)
-    return std::nullopt;
-  int32_t maker = producerOf(*of);
-  for (PassKind kind : {PassKind::Forward, PassKind::Both, PassKind::Backward, PassKind::Inputs})
-    if (of->isGradient ? hasInputs(kind) : hasForward(kind))
-      if (auto found = indexOf_.find({kind, maker}); found != indexOf_.end())
-        return Place{placement_.stageOf(maker), found->second[at(pass.microbatch)]};
-  return std::nullopt;
-}
-
-bool StageSchedule::isReceived(const StagePass &pass) const {
-  std::optional<Handover> of = operandOf(pass.part);
-  return of && placement_.areApart(of->chunk, producerOf(*of));
-}
-
-/// Assigns the earliest possible times to passes, assuming that transfers take no time and delay
-/// only their receivers.
-void StageSchedule::findTimes(const SecondsOf &seconds) {
-  begins_.assign(passes_.size(), {});
-  ends_ = begins_;
-  for (bool hasMoved = true; hasMoved;) {
-    hasMoved = false;
-    for (int32_t stage = 0; stage < stages(); ++stage) {
-      std::vector<double> &ends = ends_[at(stage)];
-      while (ends.size() < passes(stage).size()) {
-        const StagePass &pass = passes(stage)[ends.size()];
-        std::optional<Place> producer = producerOf(pass);
-        if (producer && ends_[at(producer->stage)].size() <= producer->pass)
-          break;
-        double begin = ends.empty() ? 0 : ends.back();
-        if (producer)
-          begin = std::max(begin, ends_[at(producer->stage)][producer->pass]);
-        begins_[at(stage)].push_back(begin);
-        ends.push_back(begin + seconds(pass.part));
-        hasMoved = true;
-      }
-    }
-  }
-  arrivals_.assign(passes_.size(), {});
-  for (int32_t stage = 0; stage < stages(); ++stage) {
-    SHARDC_CHECK(ends_[at(stage)].size() == passes(stage).size(), "stages wait for each other");
-    for (size_t i = 0; i < passes(stage).size(); ++i)
-      if (isReceived(passes(stage)[i])) {
-        Place producer = *producerOf(passes(stage)[i]);
-        arrivals_[at(stage)].push_back({ends_[at(producer.stage)][producer.pass], i});
-      }
-    std::ranges::sort(arrivals_[at(stage)]);
-  }
+size_t StageSchedule::indexOf(const StagePart &part, int64_t microbatch) const {
+  auto result = std::ranges::find_if(model::kResults,
+                                     [&](model::Result each) { return makes(part.kind, each); });
+  return index_.at(*result, part.chunk, microbatch).pass;
 }
 
 /// Chooses the pass that receives a value: one that runs when the value is computed, so that
 /// neither side waits. If one pass ends exactly then and the next begins, the second one receives,
 /// so that a late producer delays only the consumer. Adjacent stages that send to each other at the
 /// same time could then deadlock; in that case the first pass receives gradients, inputs or both.
-/// Returns the seconds of a step.
-double StageSchedule::placeReceives(const SecondsOf &seconds) {
-  findTimes(seconds);
-  receivedBy_.clear();
+StageSchedule::Placed StageSchedule::placeReceives(const SecondsOf &seconds) const {
+  const auto spans = order_.run(index_, seconds);
+  Placed best;
+  std::map<std::tuple<size_t, size_t, bool>, int32_t> channels;
+  double bound = 0; // without transfers
+  for (PassPlace to{0, 0}; to.row < spans.size(); ++to.row) {
+    SHARDC_CHECK(spans[to.row].size() == order_.rows[to.row].size(), "stages wait for each other");
+    bound = std::max(bound, spans[to.row].empty() ? 0 : spans[to.row].back().end);
+    for (to.pass = 0; to.pass < spans[to.row].size(); ++to.pass) {
+      const PassPlace from = index_.needsOf(order_.at(to))[1];
+      if (!from.isKnown() || from.row == to.row)
+        continue;
+      auto number = static_cast<int32_t>(channels.size());
+      bool isForward = hasForward(order_.at(to).part.kind);
+      int32_t channel = channels.try_emplace({from.row, to.row, isForward}, number).first->second;
+      best.transfers.push_back({spans[from.row][from.pass].end, to, from, channel});
+    }
+  }
+  std::ranges::sort(best.transfers);
+  best.seconds = std::numeric_limits<double>::infinity();
   struct Second {
     bool inputs, gradients;
   };
-  double least = std::numeric_limits<double>::infinity(), bound = 0; // without transfers
-  for (const std::vector<double> &ends : ends_)
-    bound = std::max(bound, ends.empty() ? 0 : ends.back());
   for (Second second : {Second{true, true}, Second{true, false}, Second{false, true}, Second{}}) {
-    ByPass receivedBy(passes_.size());
-    for (int32_t stage = 0; stage < stages(); ++stage)
-      for (size_t i = 0; i < passes(stage).size(); ++i)
-        receivedBy[at(stage)].push_back(receiverOf(
-            stage, i, hasForward(passes(stage)[i].part.kind) ? second.inputs : second.gradients));
-    if (receivedBy == receivedBy_)
-      continue;
-    std::optional<double> found = secondsWith(receivedBy, seconds);
-    if (found && *found < least)
-      least = *found, receivedBy_ = std::move(receivedBy);
-    if (least <= bound)
+    Placed found{best.transfers, {}, 0};
+    for (const std::vector<StagePass> &row : order_.rows)
+      found.by.emplace_back(row.size(), kNoPass);
+    for (const Transfer &transfer : best.transfers) {
+      const PassPlace &to = transfer.to;
+      bool isSecond = hasForward(order_.at(to).part.kind) ? second.inputs : second.gradients;
+      size_t by = to.pass == 0 ? 0 : to.pass - 1;
+      auto isTooLate = [&](double begin) {
+        return isSecond ? begin > transfer.ready : begin >= transfer.ready;
+      };
+      while (by > 0 && isTooLate(spans[to.row][by].begin))
+        --by;
+      found.by[to.row][to.pass] = by;
+    }
+    found.seconds = secondsWith(found, seconds).value_or(best.seconds);
+    if (found.seconds < best.seconds)
+      best = std::move(found);
+    if (best.seconds <= bound)
       break; // no other choice can be faster
   }
-  SHARDC_CHECK(std::isfinite(least), "stages wait for each other's transfers");
-  return least;
-}
-
-/// The pass during which the input of the i-th pass arrives. If it may arrive during either of two
-/// passes, `isSecond` selects the second one.
-size_t StageSchedule::receiverOf(int32_t stage, size_t i, bool isSecond) const {
-  if (!isReceived(passes(stage)[i]))
-    return kNoPass;
-  Place producer = *producerOf(passes(stage)[i]);
-  double made = ends_[at(producer.stage)][producer.pass];
-  size_t by = i == 0 ? 0 : i - 1;
-  auto isTooLate = [&](double begin) { return isSecond ? begin > made : begin >= made; };
-  while (by > 0 && isTooLate(begins_[at(stage)][by]))
-    --by;
-  return by;
+  SHARDC_CHECK(!best.by.empty(), "stages wait for each other's transfers");
+  return best;
 }
 
 /// Predicted seconds of a step. A transfer takes no time, and begins when both ends are ready.
 /// Empty if stages deadlock.
-std::optional<double> StageSchedule::secondsWith(const ByPass &receivedBy,
+std::optional<double> StageSchedule::secondsWith(const Placed &placed,
                                                  const SecondsOf &seconds) const {
-  std::vector<std::vector<predict::Pass>> actors(passes_.size());
-  std::vector<std::vector<std::vector<predict::Meeting>>> meetings(passes_.size());
-  std::map<std::tuple<int32_t, int32_t, bool>, int32_t> channels;
-  auto channelOf = [&](int32_t from, int32_t to, bool isForward) {
-    auto number = static_cast<int32_t>(channels.size());
-    return channels
-        .try_emplace({placement_.stageOf(from), placement_.stageOf(to), isForward}, number)
-        .first->second;
-  };
-  for (int32_t stage = 0; stage < stages(); ++stage) {
-    const std::vector<StagePass> &all = passes(stage);
-    const std::vector<size_t> &by = receivedBy[at(stage)];
-    auto sends = [&](const StagePart &part, bool isForward) {
-      return isForward ? hasForward(part.kind) && placement_.areApart(part.chunk, part.chunk + 1)
-                       : hasInputs(part.kind) && placement_.areApart(part.chunk, part.chunk - 1);
-    };
-    std::vector<std::vector<predict::Meeting>> &own = meetings[at(stage)]; // receives, then sends
-    own.resize(all.size());
-    for (const Arrival &arrival : arrivals_[at(stage)]) {
-      size_t i = arrival.pass;
-      Handover operand = *operandOf(all[i].part);
-      int32_t channel = channelOf(producerOf(operand), operand.chunk, !operand.isGradient);
-      own[by[i]].push_back({channel, false, 0, 0, by[i] == i, 0});
-    }
-    for (size_t i = 0; i < all.size(); ++i) {
-      double length = seconds(all[i].part);
-      int32_t chunk = all[i].part.chunk;
-      for (bool isForward : {true, false})
-        if (sends(all[i].part, isForward)) {
-          int32_t channel = channelOf(chunk, isForward ? chunk + 1 : chunk - 1, isForward);
-          own[i].push_back({channel, true, length, 0, false, 0});
-        }
-      actors[at(stage)].push_back({length, own[i]});
-    }
+  std::vector<std::vector<std::vector<predict::Meeting>>> meetings; // receives, then sends
+  for (const std::vector<StagePass> &row : order_.rows)
+    meetings.emplace_back(row.size());
+  for (const auto &[ready, to, from, channel] : placed.transfers) {
+    size_t by = placed.by[to.row][to.pass];
+    meetings[to.row][by].push_back({channel, false, 0, 0, by == to.pass, 0});
   }
+  for (const auto &[ready, to, from, channel] : placed.transfers)
+    meetings[from.row][from.pass].push_back(
+        {channel, true, seconds(order_.at(from).part), 0, false, 0});
+  std::vector<std::vector<predict::Pass>> actors(meetings.size());
+  for (size_t row = 0; row < actors.size(); ++row)
+    for (size_t i = 0; i < meetings[row].size(); ++i)
+      actors[row].push_back({seconds(order_.rows[row][i].part), meetings[row][i]});
   std::optional<std::vector<predict::ActorTimes>> times = predict::timesOf(actors);
   if (!times)
     return std::nullopt;
@@ -323,12 +216,13 @@ std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) cons
     std::vector<int64_t> microbatches;
   };
   std::map<Key, Found> all;
-  std::map<std::pair<bool, int64_t>, std::vector<std::pair<Key, double>>> byMicrobatch;
+  std::map<std::pair<bool, int64_t>, std::vector<Key>> byMicrobatch;
   std::vector<Receive> receives;
-  const std::vector<size_t> &receivedBy = receivedBy_[at(stage)];
-  bool isOwnLeft = receivedBy.front() == 0 && passes(stage).front().part == by;
-  for (const Arrival &arrival : arrivals_[at(stage)]) {
-    size_t i = arrival.pass, during = receivedBy[i];
+  bool isOwnLeft = receivesOwn(stage, by);
+  for (const Transfer &transfer : placed_.transfers) {
+    if (std::cmp_not_equal(transfer.to.row, stage))
+      continue;
+    size_t i = transfer.to.pass, during = placed_.by[at(stage)][i];
     isOwnLeft &= i != 0;
     if (during == i || passes(stage)[during].part != by)
       continue;
@@ -341,34 +235,23 @@ std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) cons
     }
     Found &found = all.try_emplace(key, Found{key, kNoPass, {}}).first->second;
     found.after = std::min(found.after, i - during);
-    found.microbatches.push_back(now);
-    byMicrobatch[{key.first.isGradient, now}].emplace_back(key, arrival.ready);
+    byMicrobatch[{key.first.isGradient, now}].push_back(key);
   }
   std::vector<Found> order;
   for (auto &[key, found] : all)
     order.push_back(std::move(found));
   std::ranges::stable_sort(order, {}, &Found::after);
-  std::map<Key, size_t> rank;
-  for (size_t k = 0; k < order.size(); ++k)
-    rank[order[k].key] = k;
-  auto isLikeNeeded = [&](auto sequence) {
-    std::ranges::sort(sequence, {}, [&](const auto &each) { return rank[each.first]; });
-    return std::ranges::is_sorted(sequence, {}, &std::pair<Key, double>::second);
-  };
-  if (!std::ranges::all_of(byMicrobatch,
-                           [&](const auto &each) { return isLikeNeeded(each.second); })) {
-    order.clear();
-    for (const auto &[of, sequence] : byMicrobatch) {
-      auto next = order.begin();
-      for (const auto &[key, ready] : sequence) {
-        auto found = std::ranges::find(next, order.end(), key, &Found::key);
-        if (found == order.end())
-          found = order.insert(next, {key, 0, {}});
-        found->microbatches.push_back(of.second);
-        next = found + 1;
-      }
+  for (const auto &[of, sequence] : byMicrobatch) {
+    auto next = order.begin();
+    for (const Key &key : sequence) {
+      auto found = std::ranges::find(next, order.end(), key, &Found::key);
+      if (found == order.end())
+        found = order.insert(next, {key, 0, {}});
+      found->microbatches.push_back(of.second);
+      next = found + 1;
     }
   }
+  std::erase_if(order, [](const Found &found) { return found.microbatches.empty(); });
   for (Found &found : order)
     receives.push_back(
         {found.key.first, found.key.second, predsOf(std::move(found.microbatches)), false});
@@ -389,7 +272,7 @@ std::vector<Pred> StageSchedule::predsOf(std::vector<int64_t> microbatches) cons
   std::vector<Pred> preds;
   while (!left.empty()) {
     const auto [begin, last] = *left.begin();
-    const int64_t first = begin, width = last - begin, end = microbatches_ - 1;
+    const int64_t first = begin, width = last - begin, end = order_.microbatches - 1;
     int64_t period = 0, count = 1;
     int tried = 0;
     for (auto next = std::next(left.begin()); next != left.end() && tried < kCandidates; ++next) {
@@ -417,7 +300,7 @@ std::vector<Pred> StageSchedule::predsOf(std::vector<int64_t> microbatches) cons
 }
 
 bool StageSchedule::receivesOwn(int32_t stage, StagePart part) const {
-  return passes(stage).front().part == part && receivedBy_[at(stage)].front() == 0;
+  return passes(stage).front().part == part && placed_.by[at(stage)].front() == 0;
 }
 
 int32_t StageSchedule::slotsOfWaiting(Handover of) const {
@@ -449,13 +332,13 @@ int32_t StageSchedule::fewestSlots(const std::vector<Life> &lives, int32_t least
 /// before its own operand. It must receive its transfers into different slots of a ring, and not
 /// into the slot that it reads.
 int32_t StageSchedule::countWaiting(Handover of) const {
-  int32_t stage = placement_.stageOf(of.chunk);
+  int32_t stage = placement().stageOf(of.chunk);
   std::vector<Life> lives;
   for (size_t i = 0; i < passes(stage).size(); ++i) {
     const StagePass &pass = passes(stage)[i];
     if (operandOf(pass.part) != of)
       continue;
-    size_t begin = isReceived(pass) ? receivedBy_[at(stage)][i] : producerOf(pass)->pass;
+    size_t by = placed_.by[at(stage)][i], begin = by != kNoPass ? by : index_.needsOf(pass)[1].pass;
     if (begin != i)
       lives.push_back({begin, i - 1, pass.microbatch});
   }
@@ -480,19 +363,21 @@ int32_t StageSchedule::countWaiting(Handover of) const {
 }
 
 Runs StageSchedule::runsOf(StagePart part) const {
-  const std::vector<size_t> &index = indexOf_.at(part);
-  auto [first, last] = std::ranges::minmax_element(index);
-  return {first - index.begin(), last - index.begin(), microbatches_};
+  Runs runs{0, 0, microbatches()};
+  for (int64_t i = 1; i < microbatches(); ++i) {
+    runs.first = indexOf(part, i) < indexOf(part, runs.first) ? i : runs.first;
+    runs.last = indexOf(part, i) > indexOf(part, runs.last) ? i : runs.last;
+  }
+  return runs;
 }
 
 int32_t StageSchedule::slotsFor(StagePart from, const std::set<StagePart> &to) const {
   std::vector<Life> lives;
-  const std::vector<size_t> &begins = indexOf_.at(from);
-  for (int64_t i = 0; i < microbatches_; ++i) {
+  for (int64_t i = 0; i < microbatches(); ++i) {
     size_t last = 0;
     for (const StagePart &part : to)
-      last = std::max(last, indexOf_.at(part)[at(i)]);
-    lives.push_back({begins[at(i)], last, i});
+      last = std::max(last, indexOf(part, i));
+    lives.push_back({indexOf(from, i), last, i});
   }
   return fewestSlots(lives, 1);
 }
@@ -503,7 +388,7 @@ std::vector<ProgramNode>
 StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segmentOf) const {
   const std::vector<StagePass> &all = passes(stage);
   if (parts(stage).size() == 1 && std::ranges::is_sorted(all))
-    return {{ProgramNode::Run, segmentOf.at(all.front().part), microbatches_, {}, {}}};
+    return {{ProgramNode::Run, segmentOf.at(all.front().part), microbatches(), {}, {}}};
   std::vector<ProgramNode> nodes;
   auto pass = all.begin();
   for (const Repetition &piece : pieces_[at(stage)]) {
@@ -524,24 +409,16 @@ StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segme
   return nodes;
 }
 
-/// With one chunk, at most three parts alternate. If chunks take turns, a group of microbatches
-/// passes through each of them forward and backward. Other orders have short periods.
-size_t StageSchedule::longestPiece(int32_t stage) const {
-  constexpr size_t kMost = 4096, kUsual = 64;
+/// If chunks take turns, a group of microbatches passes through each of them forward and backward.
+/// Other orders have short periods.
+std::vector<Repetition> StageSchedule::piecesOf(int32_t stage) const {
+  constexpr size_t kUsual = 64, kMost = 4096;
   const std::vector<StagePass> &all = passes(stage);
-  size_t chunks = placement_.chunksOf(stage).size(), group = 0;
-  bool isDivided = std::ranges::any_of(
-      parts(stage), [](const StagePart &part) { return part.kind == PassKind::Weights; });
+  size_t chunks = placement().chunksOf(stage).size(), group = 0;
   while (group < all.size() && all[group].part == all.front().part)
     ++group;
-  return chunks == 1 && placement_.isLooped() ? 3
-         : isDivided                          ? kUsual
-                                              : std::min(2 * group * chunks, kMost);
-}
-
-std::vector<Repetition> StageSchedule::piecesOf(int32_t stage) const {
-  const std::vector<StagePass> &all = passes(stage);
-  std::vector<Repetition> best = shortestOf(all, longestPiece(stage)), pieces;
+  std::vector<Repetition> best = shortestOf(all, std::clamp(2 * group * chunks, kUsual, kMost)),
+                          pieces;
   for (size_t i = 0; i < all.size(); i += pieces.back().length * pieces.back().count)
     pieces.push_back(best[i]);
   return pieces;

@@ -3,10 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <limits>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
@@ -17,21 +14,17 @@
 
 namespace shardc::passes {
 
+using model::Handover;
 using model::hasForward;
 using model::hasInputs;
 using model::PassKind;
 using model::PassOrder;
+using model::PassPlace;
 using model::PipelineShape;
 using model::Placement;
+using model::SecondsOf;
 using model::StagePart;
 using model::StagePass;
-
-/// What a chunk takes from its neighbour: its input, or the gradient of its output.
-struct Handover {
-  bool isGradient = false;
-  int32_t chunk = 0; ///< that takes it
-  auto operator<=>(const Handover &) const = default;
-};
 
 /// A receive that is issued during one pass for a later pass of the stage: of the operand of the
 /// microbatch `shift` after the current one.
@@ -46,8 +39,6 @@ struct Receive {
 /// runs ahead; a stage that is ready early waits until its successor receives.
 class StageSchedule {
 public:
-  using SecondsOf = std::function<double(const StagePart &)>;
-
   /// The order must have no fault. A backward pass of the last chunk that always directly follows
   /// its forward pass is one pass with it, and if some backward passes of a chunk are divided, all
   /// are, so each part runs once for each microbatch. `seconds`: of each part, up to a common
@@ -64,24 +55,16 @@ public:
     size_t lines() const { return length + (count > 1 ? 1 : 0); }
   };
 
-  using Generator = PassOrder (*)(const PipelineShape &);
-  /// A generated schedule from a cache that plans of the same shape share, because automatic
-  /// recomputation and searches compile a recipe many times. Thread-safe.
-  static std::shared_ptr<const StageSchedule> shared(Generator generator,
-                                                     const PipelineShape &shape);
-
-  const Placement &placement() const { return placement_; }
-  int32_t stages() const { return placement_.stages(); }
-  int64_t microbatches() const { return microbatches_; }
+  const Placement &placement() const { return order_.placement; }
+  int32_t stages() const { return placement().stages(); }
+  int64_t microbatches() const { return order_.microbatches; }
   /// The passes that the stage runs in a step, in order.
-  const std::vector<StagePass> &passes(int32_t stage) const { return passes_[at(stage)]; }
+  const std::vector<StagePass> &passes(int32_t stage) const { return order_.rows[at(stage)]; }
   /// The parts that the stage executes, in order.
   const std::vector<StagePart> &parts(int32_t stage) const { return parts_[at(stage)]; }
 
   /// The operand that the part takes from another chunk, if any.
-  std::optional<Handover> operandOf(const StagePart &part) const;
-  /// The chunk that makes the operand.
-  static int32_t producerOf(const Handover &of) { return of.chunk + (of.isGradient ? 1 : -1); }
+  std::optional<Handover> operandOf(const StagePart &part) const { return index_.operandOf(part); }
 
   /// The receives that each pass of this part issues, in order.
   const std::vector<Receive> &receives(int32_t stage, StagePart by) const {
@@ -102,18 +85,19 @@ public:
                                          const std::map<StagePart, uint32_t> &segmentOf) const;
 
 private:
-  static constexpr size_t kNoPass = std::numeric_limits<size_t>::max();
-  using ByPass = std::vector<std::vector<size_t>>; ///< a pass's index, by stage and pass
-
-  struct Place {
-    int32_t stage;
-    size_t pass;
+  /// A value that one stage sends to another.
+  struct Transfer {
+    double ready = 0; ///< when it is computed if transfers take no time
+    PassPlace to, from;
+    int32_t channel = 0;
+    auto operator<=>(const Transfer &) const = default;
   };
-  /// The pass that takes an operand, and the order in which operands become ready.
-  struct Arrival {
-    double ready = 0;
-    size_t pass = 0;
-    auto operator<=>(const Arrival &) const = default;
+  /// The transfers in the order in which values become ready, and when they are received.
+  struct Placed {
+    std::vector<Transfer> transfers;
+    /// By stage and pass: the pass during which its operand is received (possibly itself), or none.
+    std::vector<std::vector<size_t>> by;
+    double seconds = 0; ///< of a step
   };
   /// From the pass with the first index to that with the second one, both included.
   struct Life {
@@ -121,34 +105,25 @@ private:
     int64_t microbatch;
   };
 
+  static constexpr size_t kNoPass = SIZE_MAX;
   static size_t at(int64_t index) { return static_cast<size_t>(index); }
   void takeRows(const PassOrder &order);
-  void indexPasses();
-  std::optional<Place> producerOf(const StagePass &pass) const;
-  bool isReceived(const StagePass &pass) const;
-  void findTimes(const SecondsOf &seconds);
-  double placeReceives(const SecondsOf &seconds);
-  size_t receiverOf(int32_t stage, size_t i, bool isSecond) const;
+  /// The index of the pass in its row.
+  size_t indexOf(const StagePart &part, int64_t microbatch) const;
+  Placed placeReceives(const SecondsOf &seconds) const;
+  std::optional<double> secondsWith(const Placed &placed, const SecondsOf &seconds) const;
+  std::vector<Receive> receivesOf(int32_t stage, StagePart by) const;
+  std::vector<plan::Pred> predsOf(std::vector<int64_t> microbatches) const;
   int32_t countWaiting(Handover of) const;
   static int32_t fewestSlots(const std::vector<Life> &lives, int32_t least);
   std::vector<Repetition> piecesOf(int32_t stage) const;
-  size_t longestPiece(int32_t stage) const;
-  std::optional<double> secondsWith(const ByPass &receivedBy, const SecondsOf &seconds) const;
-  std::vector<Receive> receivesOf(int32_t stage, StagePart by) const;
-  std::vector<plan::Pred> predsOf(std::vector<int64_t> microbatches) const;
 
-  Placement placement_;
-  int64_t microbatches_;
-  std::vector<std::vector<StagePass>> passes_; ///< by stage
-  std::vector<std::vector<StagePart>> parts_;
-  /// By part and microbatch: the index of its pass.
-  std::map<StagePart, std::vector<size_t>> indexOf_;
-  /// By stage and pass: when it begins and ends if transfers take no time.
-  std::vector<std::vector<double>> begins_, ends_;
-  std::vector<std::vector<Arrival>> arrivals_; ///< by stage, in the order of receives
-  ByPass receivedBy_; ///< the pass during which its input is received (possibly itself), or none
+  PassOrder order_; ///< with the parts that segments execute
+  model::PassIndex index_;
+  std::vector<std::vector<StagePart>> parts_; ///< by stage
+  Placed placed_;
   std::vector<std::map<StagePart, std::vector<Receive>>> receives_;
-  std::map<Handover, int32_t> waiting_; ///< slots
+  std::map<Handover, int32_t> waiting_;         ///< slots
   std::vector<std::vector<Repetition>> pieces_; ///< of programs, by stage
 };
 

@@ -3,6 +3,7 @@
 #include "compiler/model/ScheduleFile.h"
 
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -58,14 +59,16 @@ TEST(ScheduleFile, ReadsPyTorchsFilesWithTransfersAndWithout) {
 TEST(ScheduleFile, NamedSchedulesArePyTorchs) {
   int compared = 0;
   for (const TorchSchedule &schedule : torchSchedules()) {
-    PassOrder (*generator)(const PipelineShape &) = schedule.kind == "ScheduleLoopedBFS" ? loopedBfs
-                                                    : schedule.kind == "ScheduleZBVZeroBubble" ? zbV
-                                                    : schedule.kind == "ScheduleDualPipeV"
-                                                        ? dualPipeV
-                                                        : nullptr;
-    if (generator == nullptr || schedule.form != "compute_only")
+    using enum plan::Job::PipelineSchedule;
+    const std::map<std::string, plan::Job::PipelineSchedule> names = {
+        {"ScheduleLoopedBFS", LoopedBfs},
+        {"ScheduleZBVZeroBubble", ZbV},
+        {"ScheduleDualPipeV", DualPipeV}};
+    auto named = names.find(schedule.kind);
+    if (named == names.end() || schedule.form != "compute_only")
       continue;
-    EXPECT_EQ(writeSchedule(generator(schedule.shape)), schedule.text) << schedule.kind;
+    EXPECT_EQ(writeSchedule(orderOf(named->second, schedule.shape)), schedule.text)
+        << schedule.kind;
     ++compared;
   }
   EXPECT_EQ(compared, 16);

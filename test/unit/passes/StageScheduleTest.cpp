@@ -19,6 +19,8 @@
 namespace shardc::passes {
 namespace {
 
+using Schedule = plan::Job::PipelineSchedule;
+
 struct Case {
   const char *name;
   int64_t stages, chunks, microbatches;
@@ -29,10 +31,10 @@ struct Case {
 };
 
 StageSchedule takingTurns(const PipelineShape &shape) {
-  return StageSchedule(model::oneForwardOneBackward(shape));
+  return StageSchedule(model::orderOf(Schedule::OneForwardOneBackward, shape));
 }
 StageSchedule withZeroBubble(const PipelineShape &shape) {
-  return StageSchedule(model::zeroBubble(shape));
+  return StageSchedule(model::orderOf(Schedule::ZeroBubble, shape));
 }
 StageSchedule evaluation(const PipelineShape &shape) {
   return StageSchedule(model::forwardOnly(shape));
@@ -115,8 +117,8 @@ struct Ends {
 };
 
 Ends endsOf(const StageSchedule &schedule, const Handover &of) {
-  return {schedule.placement().stageOf(StageSchedule::producerOf(of)),
-          schedule.placement().stageOf(of.chunk), of.isGradient};
+  return {schedule.placement().stageOf(of.maker()), schedule.placement().stageOf(of.chunk),
+          of.isGradient};
 }
 
 double secondsOf(PassKind kind) {
@@ -586,7 +588,7 @@ double idleInside(const StageSchedule &schedule, const model::PassOrder &order) 
 TEST(StageSchedule, ZbVHasNoBubbleInsideAndKeepsAsMuchAsOneForwardOneBackward) {
   for (int64_t stages : {2, 3, 4, 8})
     for (int64_t microbatches : {2 * stages, 4 * stages, 4 * stages + 1}) {
-      model::PassOrder order = model::zbV({stages, 2, microbatches});
+      model::PassOrder order = model::orderOf(Schedule::ZbV, {stages, 2, microbatches});
       ASSERT_FALSE(order.check().has_value()) << order.check()->reason;
       StageSchedule schedule(order);
       EXPECT_EQ(idleInside(schedule, order), 0) << stages << " stages";
@@ -605,7 +607,7 @@ TEST(StageSchedule, ZbVHasNoBubbleInsideAndKeepsAsMuchAsOneForwardOneBackward) {
 TEST(StageSchedule, DualPipeVKeepsOneChunkMoreThanTwicePerStage) {
   for (int64_t stages : {2, 3, 4, 8})
     for (int64_t microbatches : {2 * stages, 4 * stages, 32 + 2 * stages}) {
-      model::PassOrder order = model::dualPipeV({stages, 2, microbatches});
+      model::PassOrder order = model::orderOf(Schedule::DualPipeV, {stages, 2, microbatches});
       ASSERT_FALSE(order.check().has_value()) << order.check()->reason;
       StageSchedule schedule(order);
       checkMessages(schedule, "DualPipeV");
@@ -632,13 +634,13 @@ TEST(StageSchedule, StepsIdleAsLongAsThePageSays) {
   };
   const PipelineShape one{8, 1, 32}, two{8, 2, 32}, three{8, 3, 32};
   const Row rows[] = {
-      {model::oneForwardOneBackward(one), 21, 8},
-      {model::oneForwardOneBackward(two), 10.5, 11.5},
-      {model::oneForwardOneBackward(three), 7, 31.0 / 3},
-      {model::zeroBubble(one), 7, 8},
-      {model::zbV(two), 3.5, 8},
-      {model::dualPipeV(two), 3.5, 8.5}, // 7 without divided backward passes
-      {model::loopedBfs(two), 10.5, 32},
+      {model::orderOf(Schedule::OneForwardOneBackward, one), 21, 8},
+      {model::orderOf(Schedule::OneForwardOneBackward, two), 10.5, 11.5},
+      {model::orderOf(Schedule::OneForwardOneBackward, three), 7, 31.0 / 3},
+      {model::orderOf(Schedule::ZeroBubble, one), 7, 8},
+      {model::orderOf(Schedule::ZbV, two), 3.5, 8},
+      {model::orderOf(Schedule::DualPipeV, two), 3.5, 8.5}, // 7 without divided backward passes
+      {model::orderOf(Schedule::LoopedBfs, two), 10.5, 32},
   };
   for (const Row &row : rows) {
     StageSchedule schedule(row.order);
@@ -661,7 +663,7 @@ TEST(StageSchedule, StepsIdleAsLongAsThePageSays) {
 }
 
 TEST(StageSchedule, BreadthFirstRunsBackwardInReverse) {
-  model::PassOrder order = model::loopedBfs({4, 2, 6});
+  model::PassOrder order = model::orderOf(Schedule::LoopedBfs, {4, 2, 6});
   ASSERT_FALSE(order.check().has_value()) << order.check()->reason;
   StageSchedule schedule(order);
   checkMessages(schedule, "breadth first");
