@@ -152,11 +152,9 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
     add(JobField::derived_locCheckpoint,
         static_cast<int64_t>(static_cast<int32_t>(places.checkpoint)));
   add(JobField::derived_master, std::string(dtypeName(d.master)));
-  if (!config.passOrder().empty()) {
-    std::string rows = model::writeSchedule(config::passOrderOf(config, d.numMicrobatches));
-    std::ranges::replace(rows, '\n', '|');
-    add(JobField::derived_passOrder, rows);
-  }
+  if (!config.passOrder().empty())
+    add(JobField::derived_passOrder,
+        model::writeSchedule(config::passOrderOf(config, d.numMicrobatches), '|'));
   if (config.has(Opt::ModelOffloadLayers)) {
     Opt depth = Opt::ModelFineGrainedOffloadingMaxInflightOffloads;
     add(JobField::derived_offloadDepth, config.getIntOr(depth, 1));

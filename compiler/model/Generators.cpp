@@ -2,7 +2,9 @@
 // docs/pipelines.md for their sources.
 #include <algorithm>
 #include <array>
+#include <map>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "compiler/model/PassOrder.h"
@@ -169,6 +171,84 @@ Passes forwards(const PipelineShape &shape, const Placement &of, int32_t stage) 
   return row;
 }
 
+/// Appends passes in the order in which they begin. `patience`: how long a stage waits for other
+/// passes rather than compute weight gradients, as a share of their time.
+class Greedy {
+public:
+  Greedy(const PipelineShape &shape, const Placement &placement, int64_t limit, double patience,
+         const SecondsOf &seconds)
+      : order_{placement, shape.microbatches, std::vector<Passes>(rows(placement)), {}},
+        index_(placement.chunks(), shape.microbatches), spans_(rows(placement)), limit_(limit),
+        patience_(patience), seconds_(seconds) {}
+
+  PassOrder run() && {
+    for (;;) {
+      std::optional<Choice> best;
+      for (int32_t chunk = 0; chunk < order_.placement.chunks(); ++chunk)
+        for (PassKind kind : {PassKind::Inputs, PassKind::Forward, PassKind::Weights})
+          if (auto found = choiceOf({kind, chunk}); found && (!best || found->rank < best->rank))
+            best = found;
+      if (!best)
+        return std::move(order_);
+      const auto &[part, microbatch, isPair] = best->pass;
+      const auto row = static_cast<size_t>(order_.placement.stageOf(part.chunk));
+      for (Result result : kResults)
+        if (makes(part.kind, result))
+          index_.at(result, part.chunk, microbatch) = {row, order_.rows[row].size()};
+      order_.rows[row].push_back(best->pass);
+      spans_[row].push_back({best->begin, best->begin + seconds_(part)});
+      ++next_[part];
+    }
+  }
+
+private:
+  struct Choice {
+    /// When the pass begins or, for weight gradients, after patience; then what comes first.
+    std::tuple<double, int, int32_t> rank;
+    StagePass pass;
+    double begin;
+  };
+
+  static size_t rows(const Placement &placement) { return static_cast<size_t>(placement.stages()); }
+
+  /// The next pass of this part, if it can run before others do.
+  std::optional<Choice> choiceOf(const StagePart &part) {
+    const StagePass pass{part, next_[part]};
+    const int32_t stage = order_.placement.stageOf(part.chunk);
+    const std::vector<int32_t> &own = order_.placement.chunksOf(stage);
+    const bool isForward = part.kind == PassKind::Forward, isFill = part.kind == PassKind::Weights;
+    int64_t kept = 0; // passes of microbatches that have begun, up to their weight gradients
+    for (int32_t each : own)
+      kept += next_[{PassKind::Forward, own.front()}] - next_[{PassKind::Weights, each}];
+    bool begins = isForward && part.chunk == own.front();
+    if (pass.microbatch == order_.microbatches || (begins && kept > (limit_ - 1) * std::ssize(own)))
+      return std::nullopt;
+    const std::vector<PassSpan> &before = spans_[static_cast<size_t>(stage)];
+    double begin = before.empty() ? 0 : before.back().end;
+    for (const PassPlace *needed : index_.needsOf(pass))
+      if (needed != nullptr && !needed->isKnown())
+        return std::nullopt;
+      else if (needed != nullptr)
+        begin = std::max(begin, spans_[needed->row][needed->pass].end);
+    double turn = begin + (isFill ? patience_ * seconds_(part) : 0);
+    return Choice{{turn,
+                   isFill      ? 2
+                   : isForward ? 1
+                               : 0,
+                   isFill ? part.chunk : -part.chunk},
+                  pass,
+                  begin};
+  }
+
+  PassOrder order_;
+  PassIndex index_;
+  std::vector<std::vector<PassSpan>> spans_; ///< by stage
+  std::map<StagePart, int64_t> next_;        ///< microbatch
+  int64_t limit_;
+  double patience_;
+  const SecondsOf &seconds_;
+};
+
 template <typename Fn>
 PassOrder orderOf(Placement placement, const PipelineShape &shape, Fn rowOf) {
   PassOrder order{std::move(placement), shape.microbatches, {}, {}};
@@ -191,6 +271,22 @@ PassOrder orderOf(plan::Job::PipelineSchedule schedule, const PipelineShape &sha
                                          : oneForwardOneBackward);
 }
 
+std::vector<PassOrder> zeroBubbleGreedy(const PipelineShape &shape, int64_t limit,
+                                        const SecondsOf &seconds) {
+  using enum plan::Job::PipelineSchedule;
+  auto placement = Placement::orLooped(shape.placement, shape.stages, shape.chunks);
+  limit = limit > 0 ? limit : shape.stages;
+  std::vector<PassOrder> orders;
+  for (auto schedule : {ZeroBubble, ZbV})
+    if (bool hasChunks = shape.chunks == (schedule == ZbV ? 2 : 1);
+        hasChunks && limit >= shape.stages &&
+        placement == placementFor(schedule, shape.stages, shape.chunks))
+      orders.push_back(orderOf(schedule, shape));
+  for (double patience : {0.0, 0.25, 0.5})
+    orders.push_back(Greedy(shape, placement, limit, patience, seconds).run());
+  return orders;
+}
+
 PassOrder forwardOnly(const PipelineShape &shape) {
   return orderOf(Placement::orLooped(shape.placement, shape.stages, shape.chunks), shape, forwards);
 }
@@ -200,8 +296,9 @@ Placement placementFor(plan::Job::PipelineSchedule schedule, int64_t stages, int
   using enum plan::Job::PipelineSchedule;
   if (schedule == ZbV || schedule == DualPipeV)
     return Placement::v(stages, chunks);
-  return Placement::orLooped(schedule == LoopedBfs ? Placement::read(asked, stages, chunks)
-                                                   : std::nullopt,
+  return Placement::orLooped(schedule == LoopedBfs || schedule == ZeroBubbleGreedy
+                                 ? Placement::read(asked, stages, chunks)
+                                 : std::nullopt,
                              stages, chunks);
 }
 

@@ -22,9 +22,9 @@ struct Wait {
 std::optional<Wait> waitOf(const PassOrder &order, const PassIndex &index, const Spans &done,
                            size_t row) {
   for (PassPlace place{row, done[row].size()}; place.pass < order.rows[row].size(); ++place.pass) {
-    for (const PassPlace &needed : index.needsOf(order.at(place)))
-      if (needed.isKnown() && done[needed.row].size() <= needed.pass)
-        return Wait{place, needed};
+    for (const PassPlace *needed : index.needsOf(order.at(place)))
+      if (needed != nullptr && done[needed->row].size() <= needed->pass)
+        return Wait{place, *needed};
     if (!order.at(place).isPair)
       break;
   }
@@ -175,13 +175,13 @@ std::optional<Handover> PassIndex::operandOf(const StagePart &part) const {
              : std::nullopt;
 }
 
-std::array<PassPlace, 2> PassIndex::needsOf(const StagePass &pass) const {
-  std::array<PassPlace, 2> needs;
+std::array<const PassPlace *, 2> PassIndex::needsOf(const StagePass &pass) const {
+  std::array<const PassPlace *, 2> needs{};
   const auto [kind, chunk] = pass.part;
   if (!hasForward(kind))
-    needs[0] = at(hasInputs(kind) ? Result::Output : Result::Inputs, chunk, pass.microbatch);
+    needs[0] = &at(hasInputs(kind) ? Result::Output : Result::Inputs, chunk, pass.microbatch);
   if (std::optional<Handover> of = operandOf(pass.part))
-    needs[1] = at(of->result(), of->maker(), pass.microbatch);
+    needs[1] = &at(of->result(), of->maker(), pass.microbatch);
   return needs;
 }
 
@@ -196,9 +196,9 @@ std::vector<std::vector<PassSpan>> PassOrder::run(const PassIndex &index,
       while (done[row].size() < rows[row].size() && !waitOf(*this, index, done, row)) {
         const StagePass &pass = rows[row][done[row].size()];
         double begin = done[row].empty() ? 0 : done[row].back().end;
-        for (const PassPlace &needed : index.needsOf(pass))
-          if (needed.isKnown())
-            begin = std::max(begin, done[needed.row][needed.pass].end);
+        for (const PassPlace *needed : index.needsOf(pass))
+          if (needed != nullptr)
+            begin = std::max(begin, done[needed->row][needed->pass].end);
         done[row].push_back({begin, begin + seconds(pass.part)});
         moves = true;
       }

@@ -111,8 +111,8 @@ public:
   /// The operand that the part takes from another chunk, if any.
   std::optional<Handover> operandOf(const StagePart &part) const;
   /// The passes that must end before this one: of its chunk, and the one that makes its operand.
-  /// Places are unknown if there are none.
-  std::array<PassPlace, 2> needsOf(const StagePass &pass) const;
+  /// Null if it needs none.
+  std::array<const PassPlace *, 2> needsOf(const StagePass &pass) const;
 
 private:
   size_t numberOf(Result result, int32_t chunk, int64_t microbatch) const {
@@ -160,6 +160,13 @@ PassOrder orderOf(plan::Job::PipelineSchedule schedule, const PipelineShape &sha
 /// The placement that a named schedule needs; `asked` if it may have any.
 Placement placementFor(plan::Job::PipelineSchedule schedule, int64_t stages, int64_t chunks,
                        std::string_view asked = "");
+/// Zero bubble for any placement and uneven times: orders of which the best depends on transfers. A
+/// stage that is free runs the pass that can begin first, and of several the input gradients, for
+/// which others wait; weight gradients fill the time in which it would wait. A stage keeps the
+/// activations of `limit` microbatches (0: as many as there are stages). Zero bubble and ZB-V come
+/// first if they have this placement and keep no more. All seconds must be positive.
+std::vector<PassOrder> zeroBubbleGreedy(const PipelineShape &shape, int64_t limit,
+                                        const SecondsOf &seconds);
 /// Only the forward passes, for evaluations.
 PassOrder forwardOnly(const PipelineShape &shape);
 

@@ -317,7 +317,7 @@ std::string_view cellOf(std::string_view line, int64_t column) {
   return trimmed(cell);
 }
 
-std::string writeSchedule(const PassOrder &order) {
+std::string writeSchedule(const PassOrder &order, char rowEnd) {
   std::string text;
   for (const std::vector<StagePass> &row : order.rows) {
     for (size_t i = 0; i < row.size(); ++i) {
@@ -326,7 +326,7 @@ std::string writeSchedule(const PassOrder &order) {
                             : nameOf(row[i]);
       i += row[i].isPair ? 1 : 0;
     }
-    text += "\n";
+    text += rowEnd;
   }
   return text;
 }

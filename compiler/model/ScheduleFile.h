@@ -20,7 +20,7 @@ std::variant<PassOrder, OrderFault> readSchedule(std::string_view text, int64_t 
 PassOrder readFaultless(std::string_view text, int64_t stages, int64_t microbatches);
 /// The cell of a line, from column 1, without blanks around it; the whole line for column 0.
 std::string_view cellOf(std::string_view line, int64_t column);
-/// The text of the file: what readSchedule() turns into this order.
-std::string writeSchedule(const PassOrder &order);
+/// The text of the file: what readSchedule() turns into this order. In jobs, '|' ends a row.
+std::string writeSchedule(const PassOrder &order, char rowEnd = '\n');
 
 } // namespace shardc::model

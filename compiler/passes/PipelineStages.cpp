@@ -43,6 +43,8 @@ model::PassOrder passOrderOf(const plan::Job &job) {
     return model::readFaultless(rows, job.model.pipelineModelParallelSize,
                                 job.derived.numMicrobatches);
   }
+  SHARDC_CHECK(job.model.pipelineSchedule != plan::Job::PipelineSchedule::ZeroBubbleGreedy,
+               "the job does not list its passes yet");
   return model::orderOf(job.model.pipelineSchedule, pipelineShapeOf(job));
 }
 

@@ -24,7 +24,8 @@ struct PipelineStages {
 
 /// The numbers that determine the order of passes in a step.
 model::PipelineShape pipelineShapeOf(const plan::Job &job);
-/// The order of passes in a step, as the job says.
+/// The order of passes in a step, as the job says. Pass SplitStages lists an order that needs
+/// times.
 model::PassOrder passOrderOf(const plan::Job &job);
 /// The stage of each chunk, as the job says.
 model::Placement placementOf(const plan::Job &job);

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/model/ScheduleFile.h"
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/StageCut.h"
@@ -365,7 +366,12 @@ private:
   std::map<StagePart, StageSegment> done_;
 };
 
-/// The predicted seconds of each part if chunks have different numbers of layers; otherwise empty.
+bool isGreedy(const plan::Plan &plan) {
+  return plan.job.model.pipelineSchedule == plan::Job::PipelineSchedule::ZeroBubbleGreedy;
+}
+
+/// The predicted seconds of each part if chunks have different numbers of layers, or if the
+/// schedule needs times; otherwise empty.
 model::SecondsOf secondsOfParts(const plan::Plan &plan, const PipelineStages &stages,
                                 const CutBody &body) {
   struct Seconds {
@@ -376,8 +382,9 @@ model::SecondsOf secondsOfParts(const plan::Plan &plan, const PipelineStages &st
   for (size_t unit = 0; unit < plan.units.size(); ++unit)
     if (plan.units[unit].kind == plan::UnitKind::Layer)
       ++chunks[static_cast<size_t>(stages.ofUnit[unit])].layers;
-  if (std::ranges::all_of(
-          chunks, [&](const Seconds &each) { return each.layers == chunks.front().layers; }))
+  if (!isGreedy(plan) && std::ranges::all_of(chunks, [&](const Seconds &each) {
+        return each.layers == chunks.front().layers;
+      }))
     return {};
   const predict::Device device = predict::deviceOf(plan);
   for (size_t i = 0; i < body.segment.ops.size(); ++i) {
@@ -399,13 +406,25 @@ model::SecondsOf secondsOfParts(const plan::Plan &plan, const PipelineStages &st
   };
 }
 
-StageSchedule scheduleOf(const plan::Plan &plan, const PipelineStages &stages,
-                         const CutBody &body) {
-  if (body.segment.kind != SegmentKind::Eval)
-    return StageSchedule(passOrderOf(plan.job), secondsOfParts(plan, stages, body));
+/// Lists the order in the job if it needs times.
+StageSchedule scheduleOf(plan::Plan &plan, const PipelineStages &stages, const CutBody &body) {
   PipelineShape shape = pipelineShapeOf(plan.job);
-  shape.microbatches = plan.job.derived.evalMicrobatches;
-  return StageSchedule(model::forwardOnly(shape));
+  if (body.segment.kind == SegmentKind::Eval) {
+    shape.microbatches = plan.job.derived.evalMicrobatches;
+    return StageSchedule(model::forwardOnly(shape));
+  }
+  const model::SecondsOf seconds = secondsOfParts(plan, stages, body);
+  if (!isGreedy(plan) || !plan.job.derived.passOrder.empty())
+    return StageSchedule(passOrderOf(plan.job), seconds);
+  constexpr double kGain = 0.999; // orders that repeat come first, since their programs are short
+  std::optional<StageSchedule> best;
+  int64_t limit = plan.job.model.pipelineActivationLimit;
+  for (const PassOrder &order : model::zeroBubbleGreedy(shape, limit, seconds))
+    if (StageSchedule found(order, seconds); !best || found.seconds() < kGain * best->seconds()) {
+      best = std::move(found);
+      plan.job.derived.passOrder = model::writeSchedule(order, '|');
+    }
+  return *std::move(best);
 }
 
 /// Copies the program of the whole model, with the launches of its bodies replaced by those of a

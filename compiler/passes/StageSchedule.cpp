@@ -61,8 +61,8 @@ StageSchedule::StageSchedule(const PassOrder &order, const SecondsOf &seconds)
   placed_ = placeReceives(usualSeconds);
   if (seconds) {
     constexpr double kGain = 0.999;
-    double usual = *secondsWith(placed_, seconds);
-    if (Placed placed = placeReceives(seconds); placed.seconds < kGain * usual)
+    placed_.seconds = *secondsWith(placed_, seconds);
+    if (Placed placed = placeReceives(seconds); placed.seconds < kGain * placed_.seconds)
       placed_ = std::move(placed);
   }
   for (int32_t stage = 0; stage < stages(); ++stage) {
@@ -138,13 +138,13 @@ StageSchedule::Placed StageSchedule::placeReceives(const SecondsOf &seconds) con
     SHARDC_CHECK(spans[to.row].size() == order_.rows[to.row].size(), "stages wait for each other");
     bound = std::max(bound, spans[to.row].empty() ? 0 : spans[to.row].back().end);
     for (to.pass = 0; to.pass < spans[to.row].size(); ++to.pass) {
-      const PassPlace from = index_.needsOf(order_.at(to))[1];
-      if (!from.isKnown() || from.row == to.row)
+      const PassPlace *from = index_.needsOf(order_.at(to))[1];
+      if (from == nullptr || from->row == to.row)
         continue;
       auto number = static_cast<int32_t>(channels.size());
       bool isForward = hasForward(order_.at(to).part.kind);
-      int32_t channel = channels.try_emplace({from.row, to.row, isForward}, number).first->second;
-      best.transfers.push_back({spans[from.row][from.pass].end, to, from, channel});
+      int32_t channel = channels.try_emplace({from->row, to.row, isForward}, number).first->second;
+      best.transfers.push_back({spans[from->row][from->pass].end, to, *from, channel});
     }
   }
   std::ranges::sort(best.transfers);
@@ -338,7 +338,8 @@ int32_t StageSchedule::countWaiting(Handover of) const {
     const StagePass &pass = passes(stage)[i];
     if (operandOf(pass.part) != of)
       continue;
-    size_t by = placed_.by[at(stage)][i], begin = by != kNoPass ? by : index_.needsOf(pass)[1].pass;
+    size_t by = placed_.by[at(stage)][i],
+           begin = by != kNoPass ? by : index_.needsOf(pass)[1]->pass;
     if (begin != i)
       lives.push_back({begin, i - 1, pass.microbatch});
   }

@@ -55,6 +55,8 @@ public:
     size_t lines() const { return length + (count > 1 ? 1 : 0); }
   };
 
+  /// Predicted seconds of a step, without transfers.
+  double seconds() const { return placed_.seconds; }
   const Placement &placement() const { return order_.placement; }
   int32_t stages() const { return placement().stages(); }
   int64_t microbatches() const { return order_.microbatches; }

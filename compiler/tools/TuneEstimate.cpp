@@ -214,7 +214,8 @@ std::optional<plan::Job::PipelineSchedule> scheduleOf(const Layout &mesh) {
 bool dividesBackward(const Layout &mesh) {
   using enum plan::Job::PipelineSchedule;
   auto schedule = scheduleOf(mesh);
-  return schedule == ZeroBubble || schedule == ZbV || schedule == DualPipeV;
+  return schedule == ZeroBubble || schedule == ZbV || schedule == DualPipeV ||
+         schedule == ZeroBubbleGreedy;
 }
 
 /// The stage of each chunk. A file's is known for the recipe's own sizes.
@@ -240,7 +241,7 @@ int64_t passesKept(const Layout &mesh, int64_t stage, int64_t microbatches) {
     return std::min({2 * stages, 2 * microbatches, microbatches + 1 + stage});
   if (schedule == DualPipeV)
     return 2 * stages + 1;
-  if (!schedule)
+  if (!schedule || schedule == ZeroBubbleGreedy)
     return chunks;
   return chunks == 1 ? std::min(microbatches, before + 1)
                      : std::min(microbatches * chunks, 2 * before + (chunks - 1) * stages);

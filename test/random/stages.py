@@ -58,7 +58,7 @@ def placed(f, text):
 
 def misplaced(f):
     found = placed(f, f["model.pipeline_placement"]) if f.has("model.pipeline_placement") else []
-    return f["model.pipeline_schedule"] != "looped_bfs" and found and found != placed(f, "v" if in_v(f) else "looped")
+    return f["model.pipeline_schedule"] not in ("looped_bfs", "zero_bubble_greedy") and found and found != placed(f, "v" if in_v(f) else "looped")
 
 
 def group(f):

@@ -34,6 +34,8 @@ std::string differenceOfJobs(const Job &job, const Job &model) {
        model.model.recomputeGranularity == Job::RecomputeGranularity::Auto &&
            model.model.recomputeLayers.empty()},
       {JobField::model_tpCommOverlap, model.model.tpCommOverlap},
+      {JobField::derived_passOrder,
+       model.model.pipelineSchedule == Job::PipelineSchedule::ZeroBubbleGreedy},
       {JobField::model_pipelineModelParallelLayout,
        model.model.pipelineSplit == Job::PipelineSplit::Balanced &&
            model.model.pipelineModelParallelLayout.empty()}};

@@ -33,7 +33,7 @@ SELECTIVE = ["model.recompute_granularity=selective", "model.recompute_modules=[
 RECOMPUTE = {"none": [], "selective": SELECTIVE, "full": FULL}
 AXES = {
     "stages": (2, 3, 4),
-    "schedule": ("1f1b", "interleaved", "zero_bubble", "zb_v", "dual_pipe_v", "looped_bfs"),
+    "schedule": ("1f1b", "interleaved", "zero_bubble", "zb_v", "dual_pipe_v", "looped_bfs", "zero_bubble_greedy"),
     "microbatches": (1, 2, 3, 5, 8),
     "group": (0, 3, 5),  # of microbatches that chunks take turns with; 0: as many as there are stages
     "strategy": tuple(STRATEGIES),
@@ -69,7 +69,7 @@ def is_valid(row):
 
 
 CHUNKED = ("interleaved", "zb_v", "dual_pipe_v", "looped_bfs")
-SCHEDULES = {"1f1b": [], "zero_bubble": ["model.pipeline_schedule=zero_bubble"],
+SCHEDULES = {"1f1b": [], **{name: [f"model.pipeline_schedule={name}"] for name in ("zero_bubble", "zero_bubble_greedy")},
              **{name: [f"model.pipeline_schedule={name}", "model.virtual_pipeline_model_parallel_size=2"] for name in CHUNKED}}
 
 

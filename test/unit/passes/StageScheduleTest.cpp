@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <list>
 #include <map>
 #include <random>
@@ -625,6 +626,63 @@ TEST(StageSchedule, DualPipeVKeepsOneChunkMoreThanTwicePerStage) {
     }
 }
 
+/// Greedy orders are complete in any placement, keep what the limit says, and for stages of
+/// different speeds wait less than the order for equal ones.
+TEST(StageSchedule, GreedyOrdersKeepTheLimitAndBalanceUnevenStages) {
+  const std::optional<Placement> placements[] = {Placement::looped(3, 1), Placement::looped(3, 2),
+                                                 Placement::v(3, 2), Placement({0, 1, 1, 2, 0, 1})};
+  for (const std::optional<Placement> &placement : placements)
+    for (int64_t microbatches : {1, 3, 8, 21})
+      for (int64_t limit : {0, 1, 2, 5}) {
+        const PipelineShape shape{3, placement->chunks() / 3, microbatches, 0, placement};
+        auto seconds = [](const StagePart &part) {
+          return 1.0 + 0.25 * part.chunk + (part.kind == PassKind::Inputs ? 0.5 : 0);
+        };
+        for (const model::PassOrder &order : model::zeroBubbleGreedy(shape, limit, seconds)) {
+          ASSERT_FALSE(order.check().has_value()) << order.check()->reason;
+          EXPECT_EQ(order.placement, *placement);
+          StageSchedule schedule(order, seconds);
+          checkMessages(schedule, "greedy");
+          checkSlots(schedule, "greedy");
+          checkKept(schedule, "greedy");
+          for (int32_t stage = 0; stage < 3; ++stage) {
+            int64_t kept = 0, most = 0;
+            for (const StagePass &pass : order.rows[static_cast<size_t>(stage)]) {
+              most = std::max(most, kept += pass.part.kind == PassKind::Forward ? 1 : 0);
+              kept -= makes(pass.part.kind, model::Result::Weights) ? 1 : 0;
+            }
+            EXPECT_LE(most, (limit > 0 ? limit : 3) * std::ssize(placement->chunksOf(stage)));
+          }
+        }
+      }
+  // Layers of llama3_8b, divided by time; the head is as slow as some layers. Predicted
+  // milliseconds.
+  auto secondsOfBest = [](const PipelineShape &shape, int64_t limit, std::vector<int> layers,
+                          const model::PassOrder &periodic) {
+    auto seconds = [&](const StagePart &part) {
+      auto chunk = static_cast<size_t>(part.chunk);
+      bool isLast = chunk + 1 == layers.size();
+      double forward = 6.62 * layers[chunk] + (isLast ? 40.07 : 0), inputs = 9.32 * layers[chunk],
+             weights = 5.18 * layers[chunk] + (isLast ? 1.28 : 0);
+      return 1e-6 + (hasForward(part.kind) ? forward : 0) + (hasInputs(part.kind) ? inputs : 0) +
+             (makes(part.kind, model::Result::Weights) ? weights : 0);
+    };
+    double best = std::numeric_limits<double>::infinity();
+    for (const model::PassOrder &order : model::zeroBubbleGreedy(shape, limit, seconds))
+      best = std::min(best, StageSchedule(order, seconds).seconds());
+    return best / StageSchedule(periodic, seconds).seconds();
+  };
+  const PipelineShape one{8, 1, 32}, two{8, 2, 32, 0, Placement::v(8, 2)};
+  const std::vector<int> looped = {5, 5, 4, 4, 4, 4, 4, 2},
+                         inV = {3, 2, 2, 2, 2, 2, 2, 3, 2, 2, 2, 2, 2, 2, 2, 0};
+  const model::PassOrder zeroBubble = model::orderOf(Schedule::ZeroBubble, one),
+                         zbV = model::orderOf(Schedule::ZbV, two);
+  EXPECT_LE(secondsOfBest(one, 0, looped, zeroBubble), 1);
+  EXPECT_LT(secondsOfBest(one, 15, looped, zeroBubble), 0.96);
+  EXPECT_LE(secondsOfBest(two, 0, inV, zbV), 1);
+  EXPECT_LT(secondsOfBest(two, 12, inV, zbV), 0.99);
+}
+
 /// The table of docs/pipelines.md: 8 stages, 32 microbatches, and forward passes, input gradients
 /// and weight gradients of a stage that take one unit each.
 TEST(StageSchedule, StepsIdleAsLongAsThePageSays) {
@@ -633,6 +691,7 @@ TEST(StageSchedule, StepsIdleAsLongAsThePageSays) {
     double idle, kept;
   };
   const PipelineShape one{8, 1, 32}, two{8, 2, 32}, three{8, 3, 32};
+  auto usual = [](const StagePart &part) { return secondsOf(part.kind); };
   const Row rows[] = {
       {model::orderOf(Schedule::OneForwardOneBackward, one), 21, 8},
       {model::orderOf(Schedule::OneForwardOneBackward, two), 10.5, 11.5},
@@ -641,6 +700,7 @@ TEST(StageSchedule, StepsIdleAsLongAsThePageSays) {
       {model::orderOf(Schedule::ZbV, two), 3.5, 8},
       {model::orderOf(Schedule::DualPipeV, two), 3.5, 8.5}, // 7 without divided backward passes
       {model::orderOf(Schedule::LoopedBfs, two), 10.5, 32},
+      {model::zeroBubbleGreedy({8, 2, 32, 0, Placement::v(8, 2)}, 12, usual).back(), 3.5, 12},
   };
   for (const Row &row : rows) {
     StageSchedule schedule(row.order);
