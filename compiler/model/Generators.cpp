@@ -190,11 +190,9 @@ public:
             best = found;
       if (!best)
         return std::move(order_);
-      const auto &[part, microbatch, isPair] = best->pass;
+      const StagePart &part = best->pass.part;
       const auto row = static_cast<size_t>(order_.placement.stageOf(part.chunk));
-      for (Result result : kResults)
-        if (makes(part.kind, result))
-          index_.at(result, part.chunk, microbatch) = {row, order_.rows[row].size()};
+      index_.add(best->pass, {row, order_.rows[row].size()});
       order_.rows[row].push_back(best->pass);
       spans_[row].push_back({best->begin, best->begin + seconds_(part)});
       ++next_[part];

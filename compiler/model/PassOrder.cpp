@@ -84,10 +84,10 @@ private:
       return faultAt(Kind::Placement, place,
                      fmt::format("'{}' is of chunk {}, which stage {} holds, not stage {}", name,
                                  pass.part.chunk, stage, place.row));
-    for (Result result : kResults) {
+    for (PassResult result : kPassResults) {
       if (!makes(pass.part.kind, result))
         continue;
-      PassPlace &of = index_.at(result, pass.part.chunk, pass.microbatch);
+      const PassPlace &of = index_.at(result, pass.part.chunk, pass.microbatch);
       if (of.isKnown())
         return faultAt(
             Kind::Twice, place,
@@ -95,19 +95,19 @@ private:
                 ? fmt::format("'{}' is there twice; first in column {}", name, columnOf(of))
                 : fmt::format("'{}' repeats a part of '{}', column {}", name, nameOf(order_.at(of)),
                               columnOf(of)));
-      of = place;
     }
+    index_.add(pass, place);
     return std::nullopt;
   }
 
   std::optional<OrderFault> missing() {
     for (int32_t chunk = 0; chunk < order_.placement.chunks(); ++chunk)
       for (int64_t i = 0; i < order_.microbatches; ++i) {
-        auto has = [&](Result result) { return index_.at(result, chunk, i).isKnown(); };
+        auto has = [&](PassResult result) { return index_.at(result, chunk, i).isKnown(); };
         auto name = [&](PassKind kind) { return nameOf({{kind, chunk}, i}); };
-        const bool hasI = has(Result::Inputs), hasW = has(Result::Weights);
+        const bool hasI = has(PassResult::Inputs), hasW = has(PassResult::Weights);
         std::string reason;
-        if (!has(Result::Output))
+        if (!has(PassResult::Output))
           reason = fmt::format("'{}' is missing", name(PassKind::Forward));
         else if (hasI != hasW)
           reason = fmt::format("'{}' is missing; the row has '{}'",
@@ -179,7 +179,8 @@ std::array<const PassPlace *, 2> PassIndex::needsOf(const StagePass &pass) const
   std::array<const PassPlace *, 2> needs{};
   const auto [kind, chunk] = pass.part;
   if (!hasForward(kind))
-    needs[0] = &at(hasInputs(kind) ? Result::Output : Result::Inputs, chunk, pass.microbatch);
+    needs[0] =
+        &at(hasInputs(kind) ? PassResult::Output : PassResult::Inputs, chunk, pass.microbatch);
   if (std::optional<Handover> of = operandOf(pass.part))
     needs[1] = &at(of->result(), of->maker(), pass.microbatch);
   return needs;

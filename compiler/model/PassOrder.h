@@ -35,12 +35,13 @@ inline bool hasInputs(PassKind kind) {
 
 /// What passes compute for a chunk and a microbatch: its output, and the gradients of its input and
 /// of its weights.
-enum class Result : uint8_t { Output, Inputs, Weights };
-inline constexpr std::array kResults = {Result::Output, Result::Inputs, Result::Weights};
-inline bool makes(PassKind kind, Result result) {
-  return result == Result::Output   ? hasForward(kind)
-         : result == Result::Inputs ? hasInputs(kind)
-                                    : kind != PassKind::Forward && kind != PassKind::Inputs;
+enum class PassResult : uint8_t { Output, Inputs, Weights };
+inline constexpr std::array kPassResults = {PassResult::Output, PassResult::Inputs,
+                                            PassResult::Weights};
+inline bool makes(PassKind kind, PassResult result) {
+  return result == PassResult::Output   ? hasForward(kind)
+         : result == PassResult::Inputs ? hasInputs(kind)
+                                        : kind != PassKind::Forward && kind != PassKind::Inputs;
 }
 
 /// One kind of pass through one chunk of the model; a segment executes it.
@@ -60,7 +61,7 @@ struct Handover {
   /// The chunk that makes it.
   int32_t maker() const { return chunk + (isGradient ? 1 : -1); }
   /// What it is to its maker.
-  Result result() const { return isGradient ? Result::Inputs : Result::Output; }
+  PassResult result() const { return isGradient ? PassResult::Inputs : PassResult::Output; }
 };
 
 /// The pass of one microbatch through one chunk.
@@ -100,12 +101,15 @@ class PassIndex {
 public:
   PassIndex(int32_t chunks, int64_t microbatches)
       : chunks_(chunks), microbatches_(microbatches),
-        places_(static_cast<size_t>(chunks * microbatches) * kResults.size()) {}
+        places_(static_cast<size_t>(chunks * microbatches) * kPassResults.size()) {}
 
-  PassPlace &at(Result result, int32_t chunk, int64_t microbatch) {
-    return places_[numberOf(result, chunk, microbatch)];
+  /// Enters the pass for all that it computes.
+  void add(const StagePass &pass, const PassPlace &place) {
+    for (PassResult result : kPassResults)
+      if (makes(pass.part.kind, result))
+        places_[numberOf(result, pass.part.chunk, pass.microbatch)] = place;
   }
-  const PassPlace &at(Result result, int32_t chunk, int64_t microbatch) const {
+  const PassPlace &at(PassResult result, int32_t chunk, int64_t microbatch) const {
     return places_[numberOf(result, chunk, microbatch)];
   }
   /// The operand that the part takes from another chunk, if any.
@@ -115,8 +119,8 @@ public:
   std::array<const PassPlace *, 2> needsOf(const StagePass &pass) const;
 
 private:
-  size_t numberOf(Result result, int32_t chunk, int64_t microbatch) const {
-    return static_cast<size_t>(chunk * microbatches_ + microbatch) * kResults.size() +
+  size_t numberOf(PassResult result, int32_t chunk, int64_t microbatch) const {
+    return static_cast<size_t>(chunk * microbatches_ + microbatch) * kPassResults.size() +
            static_cast<size_t>(result);
   }
 

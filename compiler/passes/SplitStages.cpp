@@ -6,6 +6,7 @@
 // the model, the backward pass of a microbatch directly follows its forward pass, so both are one
 // segment there. A parameter that two stages use has a copy on each.
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <set>
@@ -128,17 +129,11 @@ private:
   }
 
   SegmentKind kindOf(StagePart part) const {
-    switch (part.kind) {
-    case PassKind::Forward:
-      return isEval_ ? SegmentKind::Eval : SegmentKind::Forward;
-    case PassKind::Backward:
-    case PassKind::Inputs:
-    case PassKind::Weights:
-      return SegmentKind::Backward;
-    case PassKind::Both: // with several chunks, it is one of many segments
+    if (part.kind == PassKind::Both) // with several chunks, it is one of many segments
       return chunks().size() == 1 ? SegmentKind::Train : SegmentKind::Steady;
-    }
-    return SegmentKind::Other;
+    return !hasForward(part.kind) ? SegmentKind::Backward
+           : isEval_              ? SegmentKind::Eval
+                                  : SegmentKind::Forward;
   }
 
   std::string nameOf(StagePart part) const {
@@ -376,7 +371,7 @@ model::SecondsOf secondsOfParts(const plan::Plan &plan, const PipelineStages &st
                                 const CutBody &body) {
   struct Seconds {
     int64_t layers = 0;
-    double forward = 0, inputs = 0, weights = 0;
+    std::array<double, model::kPassResults.size()> of{};
   };
   std::vector<Seconds> chunks(static_cast<size_t>(stages.placement.chunks()));
   for (size_t unit = 0; unit < plan.units.size(); ++unit)
@@ -392,17 +387,16 @@ model::SecondsOf secondsOfParts(const plan::Plan &plan, const PipelineStages &st
     int32_t chunk = body.cut.stageOfOp(i);
     if (chunk == kEveryStage || plan::opInfo(op).traits == plan::OpTraits::Alias)
       continue;
-    Seconds &own = chunks[static_cast<size_t>(chunk)];
-    (op.phase != plan::Phase::Backward ? own.forward
-     : body.cut.isWeightsOnly(i)       ? own.weights
-                                 : own.inputs) += predict::timeOf(device, plan, body.segment, op);
+    chunks[static_cast<size_t>(chunk)].of[static_cast<size_t>(body.cut.resultOf(i))] +=
+        predict::timeOf(device, plan, body.segment, op);
   }
   return [chunks](const StagePart &part) {
     constexpr double kLeast = 1e-9; // so that no two passes of a stage end at once
-    const Seconds &own = chunks[static_cast<size_t>(part.chunk)];
-    bool hasWeights = part.kind != PassKind::Forward && part.kind != PassKind::Inputs;
-    return kLeast + (hasForward(part.kind) ? own.forward : 0) +
-           (hasInputs(part.kind) ? own.inputs : 0) + (hasWeights ? own.weights : 0);
+    double seconds = kLeast;
+    for (PassResult result : model::kPassResults)
+      if (makes(part.kind, result))
+        seconds += chunks[static_cast<size_t>(part.chunk)].of[static_cast<size_t>(result)];
+    return seconds;
   };
 }
 

@@ -40,7 +40,7 @@ StageCut::StageCut(const plan::Role &role, plan::Segment &body, const PipelineSt
   separateReductions(stages);
   assign(role, stages);
   findCrossings();
-  findWeightsOnly();
+  findResults();
 }
 
 /// Moves the sum of the residual stream at the beginning of a stage to the previous stage, so that
@@ -203,21 +203,21 @@ void StageCut::findCrossings() {
   }
 }
 
-/// From last to first, marks the backward ops whose results no sent gradient depends on: they only
+/// From last to first, finds the backward ops whose results no sent gradient depends on: they only
 /// make gradients of weights, and may run later.
-void StageCut::findWeightsOnly() {
+void StageCut::findResults() {
   std::vector<uint8_t> isSent(body_.values.size());
   for (const std::vector<ValueId> &values : gradients_)
     for (ValueId value : values)
       isSent[value] = 1;
-  isWeightsOnly_.assign(body_.ops.size(), 0);
+  results_.assign(body_.ops.size(), model::PassResult::Output);
   for (size_t i = body_.ops.size(); i-- > 0;) {
     const Op &op = body_.ops[i];
     if (op.phase != plan::Phase::Backward)
       continue;
     bool isAwaited =
         std::ranges::any_of(op.results, [&](ValueId each) { return isSent[each] != 0; });
-    isWeightsOnly_[i] = isAwaited ? 0 : 1;
+    results_[i] = isAwaited ? model::PassResult::Inputs : model::PassResult::Weights;
     for (ValueId operand : op.operands)
       isSent[operand] |= static_cast<uint8_t>(isAwaited && isAmaxSeen_[operand] == 0);
     for (const Tie &tie : op.ties)

@@ -29,9 +29,9 @@ public:
   /// The earlier contribution of the same stage that this one is added to; kNone if it is the
   /// first.
   plan::ValueId addedTo(plan::ValueId contribution, int32_t stage) const;
-  /// Whether no gradient that is sent to the preceding stage depends on the backward op. Zero
-  /// bubble schedules delay such ops.
-  bool isWeightsOnly(size_t op) const { return isWeightsOnly_[op] != 0; }
+  /// What passes compute by the op. Backward ops on which no gradient that is sent to the preceding
+  /// stage depends are of the gradients of weights.
+  model::PassResult resultOf(size_t op) const { return results_[op]; }
   /// Whether stages that do not have the op pass on the step state, or the amax values, that it
   /// reads.
   bool passesState(size_t op) const { return passesState_[op] != 0; }
@@ -49,7 +49,7 @@ private:
   void assign(const plan::Role &role, const PipelineStages &stages);
   int32_t stageOf(const plan::Op &op, const PipelineStages &stages) const;
   void findCrossings();
-  void findWeightsOnly();
+  void findResults();
   plan::ValueId sumBefore(plan::ValueId gradient) const;
   void cross(const plan::Op &op, plan::ValueId value, int32_t stage);
 
@@ -57,10 +57,10 @@ private:
   model::Placement placement_;
   std::map<plan::ValueId, int32_t> chunkOfTally_; ///< by sum, if it differs from the layer's chunk
   std::vector<int32_t> ofOp_, ofValue_;
-  std::vector<uint8_t> isParam_;       ///< by value
-  std::vector<uint8_t> isAmaxSeen_;    ///< by value
-  std::vector<uint8_t> isWeightsOnly_; ///< by op
-  std::vector<uint8_t> passesState_;   ///< by op
+  std::vector<uint8_t> isParam_;           ///< by value
+  std::vector<uint8_t> isAmaxSeen_;        ///< by value
+  std::vector<model::PassResult> results_; ///< by op
+  std::vector<uint8_t> passesState_;       ///< by op
   std::vector<std::vector<plan::ValueId>> inputs_, gradients_;
 };
 

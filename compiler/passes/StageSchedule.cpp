@@ -21,7 +21,14 @@ double usualSeconds(const StagePart &part) {
   return part.kind == PassKind::Both ? 3 : part.kind == PassKind::Backward ? 2 : 1;
 }
 
-using Repetition = StageSchedule::Repetition;
+/// A repeated sequence of passes; each repetition advances the microbatch by `step`.
+struct Repetition {
+  size_t length = 1, count = 1;
+  int64_t step = 0;
+
+  /// Lines of plan text.
+  size_t lines() const { return length + (count > 1 ? 1 : 0); }
+};
 
 /// Finds the program with the fewest lines. Returns, for each pass, the piece with which the
 /// shortest program from there on begins. A piece may leave up to `longest` passes, in whole
@@ -72,7 +79,6 @@ StageSchedule::StageSchedule(const PassOrder &order, const SecondsOf &seconds)
     for (StagePart part : parts(stage))
       if (std::optional<Handover> of = operandOf(part))
         waiting_[*of] = countWaiting(*of);
-    pieces_.push_back(piecesOf(stage));
   }
   placed_.transfers = {};
 }
@@ -109,19 +115,16 @@ void StageSchedule::takeRows(const PassOrder &order) {
     }
     std::set<StagePart> parts;
     for (PassPlace place{order_.rows.size() - 1, 0}; place.pass < own.size(); ++place.pass) {
-      const StagePart &part = own[place.pass].part;
-      parts.insert(part);
-      for (model::Result result : model::kResults)
-        if (makes(part.kind, result))
-          index_.at(result, part.chunk, own[place.pass].microbatch) = place;
+      parts.insert(own[place.pass].part);
+      index_.add(own[place.pass], place);
     }
     parts_.emplace_back(parts.begin(), parts.end());
   }
 }
 
 size_t StageSchedule::indexOf(const StagePart &part, int64_t microbatch) const {
-  auto result = std::ranges::find_if(model::kResults,
-                                     [&](model::Result each) { return makes(part.kind, each); });
+  auto result = std::ranges::find_if(
+      model::kPassResults, [&](model::PassResult each) { return makes(part.kind, each); });
   return index_.at(*result, part.chunk, microbatch).pass;
 }
 
@@ -215,7 +218,7 @@ std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) cons
     size_t after = kNoPass; ///< fewest passes until the value is read
     std::vector<int64_t> microbatches;
   };
-  std::map<Key, Found> all;
+  std::vector<Found> order;
   std::map<std::pair<bool, int64_t>, std::vector<Key>> byMicrobatch;
   std::vector<Receive> receives;
   bool isOwnLeft = receivesOwn(stage, by);
@@ -233,14 +236,14 @@ std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) cons
       receives.push_back({key.first, key.second, predsOf({now}), true});
       continue;
     }
-    Found &found = all.try_emplace(key, Found{key, kNoPass, {}}).first->second;
-    found.after = std::min(found.after, i - during);
+    auto found = std::ranges::find(order, key, &Found::key);
+    if (found == order.end())
+      found = order.insert(found, {key, kNoPass, {}});
+    found->after = std::min(found->after, i - during);
     byMicrobatch[{key.first.isGradient, now}].push_back(key);
   }
-  std::vector<Found> order;
-  for (auto &[key, found] : all)
-    order.push_back(std::move(found));
-  std::ranges::stable_sort(order, {}, &Found::after);
+  std::ranges::sort(order, {},
+                    [](const Found &found) { return std::pair(found.after, found.key); });
   for (const auto &[of, sequence] : byMicrobatch) {
     auto next = order.begin();
     for (const Key &key : sequence) {
@@ -301,11 +304,6 @@ std::vector<Pred> StageSchedule::predsOf(std::vector<int64_t> microbatches) cons
 
 bool StageSchedule::receivesOwn(int32_t stage, StagePart part) const {
   return passes(stage).front().part == part && placed_.by[at(stage)].front() == 0;
-}
-
-int32_t StageSchedule::slotsOfWaiting(Handover of) const {
-  auto found = waiting_.find(of);
-  return found == waiting_.end() ? 0 : found->second;
 }
 
 /// The fewest slots of a ring, at least `least`, in which no value is replaced while it lives. The
@@ -384,45 +382,36 @@ int32_t StageSchedule::slotsFor(StagePart from, const std::set<StagePart> &to) c
 }
 
 /// Writes the passes as program nodes. Repeated sequences become loops whose microbatch numbers
-/// grow by a fixed step, so that programs stay short.
+/// grow by a fixed step, so that programs stay short. If chunks take turns, a group of microbatches
+/// passes through each of them forward and backward; other orders have short periods.
 std::vector<ProgramNode>
 StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segmentOf) const {
+  constexpr size_t kUsual = 64, kMost = 4096;
   const std::vector<StagePass> &all = passes(stage);
   if (parts(stage).size() == 1 && std::ranges::is_sorted(all))
     return {{ProgramNode::Run, segmentOf.at(all.front().part), microbatches(), {}, {}}};
-  std::vector<ProgramNode> nodes;
-  auto pass = all.begin();
-  for (const Repetition &piece : pieces_[at(stage)]) {
-    std::vector<ProgramNode> runs;
-    for (size_t k = 0; k < piece.length; ++k)
-      runs.push_back({ProgramNode::Run,
-                      segmentOf.at(pass[k].part),
-                      1,
-                      {},
-                      plan::MicrobatchNumber{piece.step, pass[k].microbatch}});
-    if (piece.count > 1)
-      nodes.push_back(
-          {ProgramNode::Loop, plan::kNone, static_cast<int64_t>(piece.count), std::move(runs), {}});
-    else
-      std::ranges::move(runs, std::back_inserter(nodes));
-    pass += static_cast<std::ptrdiff_t>(piece.length * piece.count);
-  }
-  return nodes;
-}
-
-/// If chunks take turns, a group of microbatches passes through each of them forward and backward.
-/// Other orders have short periods.
-std::vector<Repetition> StageSchedule::piecesOf(int32_t stage) const {
-  constexpr size_t kUsual = 64, kMost = 4096;
-  const std::vector<StagePass> &all = passes(stage);
   size_t chunks = placement().chunksOf(stage).size(), group = 0;
   while (group < all.size() && all[group].part == all.front().part)
     ++group;
-  std::vector<Repetition> best = shortestOf(all, std::clamp(2 * group * chunks, kUsual, kMost)),
-                          pieces;
-  for (size_t i = 0; i < all.size(); i += pieces.back().length * pieces.back().count)
-    pieces.push_back(best[i]);
-  return pieces;
+  const auto best = shortestOf(all, std::clamp(2 * group * chunks, kUsual, kMost));
+  std::vector<ProgramNode> nodes;
+  for (size_t i = 0; i < all.size();) {
+    const auto &[length, count, step] = best[i];
+    std::vector<ProgramNode> runs;
+    for (size_t k = i; k < i + length; ++k)
+      runs.push_back({ProgramNode::Run,
+                      segmentOf.at(all[k].part),
+                      1,
+                      {},
+                      plan::MicrobatchNumber{step, all[k].microbatch}});
+    i += length * count;
+    if (count > 1)
+      nodes.push_back(
+          {ProgramNode::Loop, plan::kNone, static_cast<int64_t>(count), std::move(runs), {}});
+    else
+      std::ranges::move(runs, std::back_inserter(nodes));
+  }
+  return nodes;
 }
 
 } // namespace shardc::passes

@@ -20,6 +20,7 @@ using model::hasInputs;
 using model::PassKind;
 using model::PassOrder;
 using model::PassPlace;
+using model::PassResult;
 using model::PipelineShape;
 using model::Placement;
 using model::SecondsOf;
@@ -46,15 +47,6 @@ public:
   /// `seconds` if a step is shorter then.
   explicit StageSchedule(const PassOrder &order, const SecondsOf &seconds = {});
 
-  /// A repeated sequence of passes; each repetition advances the microbatch by `step`.
-  struct Repetition {
-    size_t length = 1, count = 1;
-    int64_t step = 0;
-
-    /// Lines of plan text.
-    size_t lines() const { return length + (count > 1 ? 1 : 0); }
-  };
-
   /// Predicted seconds of a step, without transfers.
   double seconds() const { return placed_.seconds; }
   const Placement &placement() const { return order_.placement; }
@@ -75,7 +67,10 @@ public:
   /// Whether the stage's first pass belongs to this part and issues the receive of its own input.
   bool receivesOwn(int32_t stage, StagePart part) const;
   /// Number of ring slots for operands that wait until they are read; 0 if none waits.
-  int32_t slotsOfWaiting(Handover of) const;
+  int32_t slotsOfWaiting(Handover of) const {
+    auto found = waiting_.find(of);
+    return found == waiting_.end() ? 0 : found->second;
+  }
   /// Number of ring slots for values that passes of `from` keep until passes of `to` on the same
   /// stage have read them.
   int32_t slotsFor(StagePart from, const std::set<StagePart> &to) const;
@@ -118,15 +113,13 @@ private:
   std::vector<plan::Pred> predsOf(std::vector<int64_t> microbatches) const;
   int32_t countWaiting(Handover of) const;
   static int32_t fewestSlots(const std::vector<Life> &lives, int32_t least);
-  std::vector<Repetition> piecesOf(int32_t stage) const;
 
   PassOrder order_; ///< with the parts that segments execute
   model::PassIndex index_;
   std::vector<std::vector<StagePart>> parts_; ///< by stage
   Placed placed_;
   std::vector<std::map<StagePart, std::vector<Receive>>> receives_;
-  std::map<Handover, int32_t> waiting_;         ///< slots
-  std::vector<std::vector<Repetition>> pieces_; ///< of programs, by stage
+  std::map<Handover, int32_t> waiting_; ///< slots
 };
 
 } // namespace shardc::passes

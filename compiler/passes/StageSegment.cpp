@@ -236,25 +236,6 @@ bool SegmentWriter::isOfEveryPass(size_t i) const {
          plan::opInfo(body_.ops[i]).traits == plan::OpTraits::Alias;
 }
 
-bool SegmentWriter::isOfPass(size_t i) const {
-  if (isOfEveryPass(i))
-    return true;
-  bool isBackward = body_.ops[i].phase == plan::Phase::Backward;
-  switch (part_.kind) {
-  case PassKind::Forward:
-    return !isBackward;
-  case PassKind::Backward:
-    return isBackward;
-  case PassKind::Both:
-    return true;
-  case PassKind::Inputs:
-    return isBackward && !cut_.isWeightsOnly(i);
-  case PassKind::Weights:
-    return isBackward && cut_.isWeightsOnly(i);
-  }
-  return false;
-}
-
 bool SegmentWriter::isHere(const plan::Op &op) const {
   using enum plan::SumRole;
   plan::SumRole sum = plan::opInfo(op).sum;

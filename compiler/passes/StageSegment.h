@@ -114,7 +114,7 @@ private:
   }
 
   bool hasOp(size_t i);
-  bool isOfPass(size_t i) const;
+  bool isOfPass(size_t i) const { return isOfEveryPass(i) || makes(part_.kind, cut_.resultOf(i)); }
   bool isOfEveryPass(size_t i) const;
 
   /// Whether the op computes the step state or a part of it.
@@ -137,7 +137,9 @@ private:
 
   /// The last parameter gradient that the chunk computes for this boundary; kNone for other cells.
   plan::ValueId gradientOf(const plan::Segment::Boundary &out) const;
-  bool isWeights(plan::ValueId made) const { return cut_.isWeightsOnly(body_.values[made].def); }
+  bool isWeights(plan::ValueId made) const {
+    return cut_.resultOf(body_.values[made].def) == PassResult::Weights;
+  }
 
   plan::ValueId resolved(plan::ValueId value) const {
     return value < state_.size() && state_[value] != plan::kNone ? state_[value] : value;

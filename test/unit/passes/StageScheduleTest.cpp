@@ -649,7 +649,7 @@ TEST(StageSchedule, GreedyOrdersKeepTheLimitAndBalanceUnevenStages) {
             int64_t kept = 0, most = 0;
             for (const StagePass &pass : order.rows[static_cast<size_t>(stage)]) {
               most = std::max(most, kept += pass.part.kind == PassKind::Forward ? 1 : 0);
-              kept -= makes(pass.part.kind, model::Result::Weights) ? 1 : 0;
+              kept -= makes(pass.part.kind, model::PassResult::Weights) ? 1 : 0;
             }
             EXPECT_LE(most, (limit > 0 ? limit : 3) * std::ssize(placement->chunksOf(stage)));
           }
@@ -665,7 +665,7 @@ TEST(StageSchedule, GreedyOrdersKeepTheLimitAndBalanceUnevenStages) {
       double forward = 6.62 * layers[chunk] + (isLast ? 40.07 : 0), inputs = 9.32 * layers[chunk],
              weights = 5.18 * layers[chunk] + (isLast ? 1.28 : 0);
       return 1e-6 + (hasForward(part.kind) ? forward : 0) + (hasInputs(part.kind) ? inputs : 0) +
-             (makes(part.kind, model::Result::Weights) ? weights : 0);
+             (makes(part.kind, model::PassResult::Weights) ? weights : 0);
     };
     double best = std::numeric_limits<double>::infinity();
     for (const model::PassOrder &order : model::zeroBubbleGreedy(shape, limit, seconds))
