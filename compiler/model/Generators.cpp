@@ -58,7 +58,7 @@ private:
                                    PassKind::Weights};
     const size_t at = kLetters.find(letter), which = at / kKinds.size();
     PassKind kind = kKinds[at % kKinds.size()];
-    int64_t &next = next_[which][hasInputs(kind) ? 0 : hasForward(kind) ? 1 : 2];
+    int64_t &next = next_[which][static_cast<size_t>(firstResult(kind))];
     if (next < microbatches_)
       row_.push_back({{kind, chunks_[which]}, next, isPair});
     ++next;

@@ -39,7 +39,8 @@ public:
 
   std::optional<OrderFault> run() {
     for (auto check :
-         {&OrderCheck::shape, &OrderCheck::cells, &OrderCheck::missing, &OrderCheck::waits})
+         {&OrderCheck::shape, &OrderCheck::each<&OrderCheck::cell>, &OrderCheck::missing,
+          &OrderCheck::each<&OrderCheck::orderInRow>, &OrderCheck::cycle})
       if (std::optional<OrderFault> fault = (this->*check)())
         return fault;
     return std::nullopt;
@@ -64,10 +65,11 @@ private:
     return std::nullopt;
   }
 
-  std::optional<OrderFault> cells() {
+  template <std::optional<OrderFault> (OrderCheck::*kCheck)(const PassPlace &)>
+  std::optional<OrderFault> each() {
     for (PassPlace place{0, 0}; place.row < order_.rows.size(); ++place.row)
       for (place.pass = 0; place.pass < order_.rows[place.row].size(); ++place.pass)
-        if (std::optional<OrderFault> fault = cell(place))
+        if (std::optional<OrderFault> fault = (this->*kCheck)(place))
           return fault;
     return std::nullopt;
   }
@@ -123,8 +125,25 @@ private:
     return std::nullopt;
   }
 
-  /// Passes that wait for each other, or for a later one of their stage.
-  std::optional<OrderFault> waits() {
+  /// A pass comes after those of its stage that it needs, and in another cell.
+  std::optional<OrderFault> orderInRow(const PassPlace &place) {
+    for (const PassPlace *needed : index_.needsOf(order_.at(place))) {
+      if (needed == nullptr || needed->row != place.row)
+        continue;
+      const auto &[first, second] = std::minmax(place, *needed);
+      bool isTogether = order_.at(first).isPair && second.pass == first.pass + 1;
+      if (isTogether || needed->pass > place.pass)
+        return faultAt(
+            Kind::Order, place,
+            fmt::format("'{}' needs '{}', {}", nameOf(order_.at(place)), nameOf(order_.at(*needed)),
+                        isTogether
+                            ? "in the same cell"
+                            : fmt::format("which comes later, in column {}", columnOf(*needed))));
+    }
+    return std::nullopt;
+  }
+
+  std::optional<OrderFault> cycle() {
     const Spans done = order_.run(index_, [](const StagePart &) { return 1; });
     std::vector<Wait> path;
     for (size_t row = 0; row < done.size() && path.empty(); ++row)
@@ -136,17 +155,7 @@ private:
     auto isAgain = [&](const Wait &each) { return each.pass.row == path.back().needed.row; };
     while ((begin = std::ranges::find_if(path, isAgain)) == path.end())
       path.push_back(*waitOf(order_, index_, done, path.back().needed.row));
-    const auto [first, needed] = *begin;
-    if (needed.row == first.row) {
-      bool isTogether = order_.at(std::min(first, needed)).isPair &&
-                        std::max(first, needed).pass == std::min(first, needed).pass + 1;
-      std::string where = isTogether
-                              ? "in the same cell"
-                              : fmt::format("which comes later, in column {}", columnOf(needed));
-      return faultAt(Kind::Order, first,
-                     fmt::format("'{}' needs '{}', {}", nameOf(order_.at(first)),
-                                 nameOf(order_.at(needed)), where));
-    }
+    const PassPlace first = begin->pass;
     std::string text;
     for (; begin != path.end(); ++begin)
       text += fmt::format("{} stage {} (column {}) waits in '{}' for '{}'",

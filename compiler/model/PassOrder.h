@@ -44,6 +44,12 @@ inline bool makes(PassKind kind, PassResult result) {
                                         : kind != PassKind::Forward && kind != PassKind::Inputs;
 }
 
+inline PassResult firstResult(PassKind kind) {
+  return hasForward(kind)  ? PassResult::Output
+         : hasInputs(kind) ? PassResult::Inputs
+                           : PassResult::Weights;
+}
+
 /// One kind of pass through one chunk of the model; a segment executes it.
 struct StagePart {
   PassKind kind = PassKind::Forward;

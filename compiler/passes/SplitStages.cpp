@@ -42,7 +42,7 @@ class StageBuilder {
 public:
   StageBuilder(plan::Plan &plan, plan::Role &role, int32_t stage, const CutBody &body,
                const StageSchedule &schedule)
-      : links_(plan), role_(role), stage_(stage), body_(body), schedule_(schedule),
+      : plan_(plan), role_(role), stage_(stage), body_(body), schedule_(schedule),
         isEval_(body.segment.kind == SegmentKind::Eval), storage_(body.segment.values.size()),
         cellOf_(body.segment.values.size(), kNone) {}
 
@@ -77,7 +77,7 @@ private:
   /// neighbouring chunks need, and keeps values for its later segments.
   void write(StagePart part) {
     int32_t chunk = part.chunk;
-    SegmentWriter writer(links_, body_.segment, body_.cut, stage_,
+    SegmentWriter writer(plan_, body_.segment, body_.cut, stage_,
                          {part.kind, chunk, chunk == chunks().front(), chunk == chunks().back(),
                           schedule_.runsOf(part)},
                          storage_);
@@ -262,7 +262,7 @@ private:
   /// in cells, so that they need not be copied.
   void viewAgain(const std::vector<uint8_t> &isMade, StageSegment &of) {
     Segment &reader = of.segment;
-    std::vector<uint8_t> isHere = madeIn(reader);
+    std::vector<uint8_t> isHere = madeValues(reader);
     std::vector<Op> views; // the last one first
     auto view = [&](ValueId local) {
       ValueId value = of.bodyOf[local];
@@ -291,21 +291,12 @@ private:
     plan::renumber(reader);
   }
 
-  /// By value: whether an op of the segment makes it.
-  static std::vector<uint8_t> madeIn(const Segment &segment) {
-    std::vector<uint8_t> isMade(segment.values.size());
-    for (const Op &op : segment.ops)
-      for (ValueId result : op.results)
-        isMade[result] = 1;
-    return isMade;
-  }
-
   /// Keeps the values that one pass makes in cells for a later pass.
   void keep(SegmentWriter &writer, const std::vector<uint8_t> &isMade, StagePart part,
             StageSegment &of, StagePart by) {
     viewAgain(isMade, of);
     Segment &reader = of.segment;
-    std::vector<uint8_t> isKnown = madeIn(reader);
+    std::vector<uint8_t> isKnown = madeValues(reader);
     for (const plan::Segment::Boundary &in : reader.ins)
       isKnown[in.value] = 1;
     auto read = [&](ValueId local) {
@@ -348,7 +339,7 @@ private:
     std::set<StagePart> readers;
   };
 
-  Links links_;
+  plan::Plan &plan_;
   plan::Role &role_;
   int32_t stage_;
   const CutBody &body_;

@@ -122,12 +122,6 @@ void StageSchedule::takeRows(const PassOrder &order) {
   }
 }
 
-size_t StageSchedule::indexOf(const StagePart &part, int64_t microbatch) const {
-  auto result = std::ranges::find_if(
-      model::kPassResults, [&](model::PassResult each) { return makes(part.kind, each); });
-  return index_.at(*result, part.chunk, microbatch).pass;
-}
-
 /// Chooses the pass that receives a value: one that runs when the value is computed, so that
 /// neither side waits. If one pass ends exactly then and the next begins, the second one receives,
 /// so that a late producer delays only the consumer. Adjacent stages that send to each other at the

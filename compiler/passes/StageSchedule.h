@@ -106,7 +106,9 @@ private:
   static size_t at(int64_t index) { return static_cast<size_t>(index); }
   void takeRows(const PassOrder &order);
   /// The index of the pass in its row.
-  size_t indexOf(const StagePart &part, int64_t microbatch) const;
+  size_t indexOf(const StagePart &part, int64_t microbatch) const {
+    return index_.at(firstResult(part.kind), part.chunk, microbatch).pass;
+  }
   Placed placeReceives(const SecondsOf &seconds) const;
   std::optional<double> secondsWith(const Placed &placed, const SecondsOf &seconds) const;
   std::vector<Receive> receivesOf(int32_t stage, StagePart by) const;

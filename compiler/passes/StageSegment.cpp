@@ -13,40 +13,24 @@
 
 namespace shardc::passes {
 
-plan::Op Links::send(plan::ValueId value, int32_t from, int32_t to, bool isForward) {
-  plan::Op op = make(plan::OpKind::Send, from, to, isForward,
-                     isForward ? plan::StreamKind::SendForward : plan::StreamKind::SendBackward);
-  op.operands = {value};
-  return op;
-}
-
-plan::Op Links::receive(int32_t from, int32_t to, bool isForward) {
-  return make(plan::OpKind::Recv, from, to, isForward,
-              isForward ? plan::StreamKind::RecvForward : plan::StreamKind::RecvBackward);
-}
-
 /// A channel has the name of the earlier stage. If the later one is not the next stage, it has
 /// both.
-std::string Links::nameOf(int32_t from, int32_t to, bool isForward) const {
-  bool isNext = to == (from + 1) % plan_.job.model.pipelineModelParallelSize;
-  return fmt::format("{}.{}", isForward ? "fwd" : "bwd", from) +
-         (isNext ? "" : fmt::format(".{}", to));
-}
-
-plan::Op Links::make(plan::OpKind kind, int32_t from, int32_t to, bool isForward,
-                     plan::StreamKind stream) {
+plan::Op SegmentWriter::linkOp(plan::OpKind kind, int32_t from, int32_t to, bool isForward) {
+  using enum plan::StreamKind;
+  const plan::StreamKind sends = isForward ? SendForward : SendBackward,
+                         receives = isForward ? RecvForward : RecvBackward;
+  const int32_t earlier = isForward ? from : to, later = isForward ? to : from;
+  std::string name = fmt::format("{}.{}", isForward ? "fwd" : "bwd", earlier);
+  if (later != (earlier + 1) % plan_.job.model.pipelineModelParallelSize)
+    name += fmt::format(".{}", later);
   bool isRound = (from < to) != isForward;
-  plan::StreamKind sends =
-      isForward ? plan::StreamKind::SendForward : plan::StreamKind::SendBackward;
-  plan::StreamKind receives =
-      isForward ? plan::StreamKind::RecvForward : plan::StreamKind::RecvBackward;
   plan::Op op = plan::makeOp(kind, {});
-  plan::setChannel(
-      plan_, op,
-      plan::pairChannelOf(plan_, plan::groupOfKind(plan_, plan::GroupKind::Stages),
-                          {std::min(from, to), std::max(from, to)}, isRound ? receives : sends,
-                          nameOf(isForward ? from : to, isForward ? to : from, isForward)));
-  op.stream = plan::streamOf(plan_, stream);
+  plan::setChannel(plan_, op,
+                   plan::pairChannelOf(plan_, plan::groupOfKind(plan_, plan::GroupKind::Stages),
+                                       {std::min(from, to), std::max(from, to)},
+                                       isRound ? receives : sends, name));
+  op.stream = plan::streamOf(plan_, kind == plan::OpKind::Send ? sends : receives);
+  op.phase = phase();
   return op;
 }
 
@@ -75,9 +59,8 @@ plan::ValueId SegmentWriter::newValue(plan::ValueId like, const char *suffix) {
 
 plan::ValueId SegmentWriter::receive(plan::ValueId value, const char *suffix, int32_t from,
                                      bool isForward, plan::Pred pred, plan::ValueId before) {
-  plan::Op op = links_.receive(from, stage_, isForward);
+  plan::Op op = linkOp(plan::OpKind::Recv, from, stage_, isForward);
   op.pred = pred;
-  op.phase = phase();
   op.loc = body_.ops[body_.values[value].def].loc;
   plan::ValueId result = newValue(value, suffix);
   op.results = {result};
@@ -101,16 +84,16 @@ void SegmentWriter::copy(plan::ValueId received, plan::ValueId value) {
 void SegmentWriter::send(const std::vector<plan::ValueId> &values, int32_t to, bool isForward) {
   for (plan::ValueId value : values) {
     use(value);
-    plan::Op op = links_.send(value, stage_, to, isForward);
-    op.phase = phase();
+    plan::Op op = linkOp(plan::OpKind::Send, stage_, to, isForward);
+    op.operands = {value};
     op.loc = body_.ops[body_.values[value].def].loc;
     segment_.ops.push_back(std::move(op));
   }
 }
 
-std::vector<uint8_t> SegmentWriter::madeValues() const {
-  std::vector<uint8_t> isMade(segment_.values.size());
-  for (const plan::Op &op : segment_.ops)
+std::vector<uint8_t> madeValues(const plan::Segment &segment) {
+  std::vector<uint8_t> isMade(segment.values.size());
+  for (const plan::Op &op : segment.ops)
     for (plan::ValueId result : op.results)
       isMade[result] = 1;
   return isMade;
@@ -276,18 +259,12 @@ void SegmentWriter::moveGradients() {
     moves.push_back(std::move(op));
     if (adding == plan::kNone)
       segment_.outs.push_back({moved, out.cell});
-    else
-      addTo(moved, made);
+    for (plan::Op &each : segment_.ops) // what adds to `made` adds to its copy
+      for (plan::Tie &tie : each.ties)
+        if (tie.kind == plan::Tie::Acc && tie.value == made)
+          tie.value = moved;
   }
   putFirst(std::move(moves));
-}
-
-/// Redirects ops that accumulate into `made` to `moved`, which has its content.
-void SegmentWriter::addTo(plan::ValueId moved, plan::ValueId made) {
-  for (plan::Op &op : segment_.ops)
-    for (plan::Tie &tie : op.ties)
-      if (tie.kind == plan::Tie::Acc && tie.value == made)
-        tie.value = moved;
 }
 
 /// Inserts each of these ops before the first gradient of its unit, or at the beginning if the unit

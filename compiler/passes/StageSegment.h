@@ -13,25 +13,8 @@
 
 namespace shardc::passes {
 
-/// The links of a stage to those that have the chunks before and after its own. A rank has one
-/// stream per neighbour and direction, so that transfers do not wait for each other.
-class Links {
-public:
-  explicit Links(plan::Plan &plan) : plan_(plan) {}
-
-  plan::Op send(plan::ValueId value, int32_t from, int32_t to, bool isForward);
-  plan::Op receive(int32_t from, int32_t to, bool isForward);
-
-private:
-  /// Creates a send or receive. A channel names one stream, that of the sender or of the receiver;
-  /// the op at the other end runs in a stream of its own. Two stages can have two channels for
-  /// activations, one with each stage as the sender, and two for gradients.
-  plan::Op make(plan::OpKind kind, int32_t from, int32_t to, bool isForward,
-                plan::StreamKind stream);
-  std::string nameOf(int32_t from, int32_t to, bool isForward) const;
-
-  plan::Plan &plan_;
-};
+/// By value: whether an op of the segment makes it.
+std::vector<uint8_t> madeValues(const plan::Segment &segment);
 
 /// The part of a body that a segment executes.
 struct SegmentPart {
@@ -58,9 +41,9 @@ class SegmentWriter {
 public:
   /// `storage` has an empty entry for each value of the body. Several writers use it, one after the
   /// other.
-  SegmentWriter(Links &links, const plan::Segment &body, const StageCut &cut, int32_t stage,
+  SegmentWriter(plan::Plan &plan, const plan::Segment &body, const StageCut &cut, int32_t stage,
                 SegmentPart part, std::vector<plan::Value> &storage)
-      : links_(links), body_(body), cut_(cut), stage_(stage), part_(part), storage_(storage),
+      : plan_(plan), body_(body), cut_(cut), stage_(stage), part_(part), storage_(storage),
         state_(body.values.size(), plan::kNone) {
     segment_.body = true;
     segment_.values = std::move(storage);
@@ -102,13 +85,18 @@ public:
   void copy(plan::ValueId received, plan::ValueId value);
 
   void send(const std::vector<plan::ValueId> &values, int32_t to, bool isForward);
-  std::vector<uint8_t> madeValues() const;
+  std::vector<uint8_t> madeValues() const { return passes::madeValues(segment_); }
 
   /// Returns the finished segment, with those boundaries of the body that belong to the stage, and
   /// gives `storage` back to the next writer.
   StageSegment take(plan::SegmentKind kind, std::string name);
 
 private:
+  /// A send or receive between stages. A rank has one stream per direction and end, so that
+  /// transfers do not wait for each other. A channel names one stream, that of the sender or of the
+  /// receiver; the op at the other end runs in a stream of its own. Two stages can have two
+  /// channels for activations, one with each stage as the sender, and two for gradients.
+  plan::Op linkOp(plan::OpKind kind, int32_t from, int32_t to, bool isForward);
   plan::Phase phase() const {
     return hasForward(part_.kind) ? plan::Phase::Forward : plan::Phase::Backward;
   }
@@ -130,7 +118,6 @@ private:
   /// leaves them for the pass of weight gradients, which adds its contributions and stores the
   /// final sums.
   void moveGradients();
-  void addTo(plan::ValueId moved, plan::ValueId made);
   /// Inserts ops before the other gradients of their unit, because the unit is complete once those
   /// are computed.
   void putFirst(std::vector<plan::Op> moves);
@@ -154,7 +141,7 @@ private:
   /// Moves the used values to a segment that has no others.
   StageSegment withoutUnused();
 
-  Links &links_;
+  plan::Plan &plan_;
   const plan::Segment &body_;
   const StageCut &cut_;
   int32_t stage_;
