@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <optional>
 
 #include <fmt/format.h>
 
@@ -32,98 +31,92 @@ class Expander {
 public:
   explicit Expander(std::string_view text) : text_(text) {}
 
-  /// Empty if the text is not a layout; problem() then has the reason.
-  std::optional<std::string> run() {
-    std::optional<std::string> parts = list();
-    if (parts && at_ < text_.size())
-      return fail(fmt::format("'{}' has no parenthesis to close", text_.substr(at_)));
-    return parts;
+  /// Returns the reason why the text is not a layout; empty if it is one.
+  std::string run(std::string &parts) {
+    if (list(parts) && at_ < text_.size())
+      fail(fmt::format("'{}' has no parenthesis to close", text_.substr(at_)));
+    return problem_;
   }
-  const std::string &problem() const { return problem_; }
 
 private:
-  std::optional<std::string> fail(std::string problem) {
+  static constexpr int kDepthMax = 64; ///< of parentheses
+
+  bool fail(std::string problem) {
     if (problem_.empty())
       problem_ = std::move(problem);
-    return std::nullopt;
+    return false;
   }
 
-  static bool isFiller(char c) { return c == ',' || c == ' ' || c == '\t' || c == '\n'; }
-
-  std::optional<std::string> list() {
-    std::string parts;
-    for (; at_ < text_.size() && text_[at_] != ')';) {
-      if (isFiller(text_[at_])) {
+  bool list(std::string &parts) {
+    while (at_ < text_.size() && text_[at_] != ')')
+      if (constexpr std::string_view kFillers = ", \t\n";
+          kFillers.find(text_[at_]) != kFillers.npos)
         ++at_;
-        continue;
-      }
-      std::optional<std::string> item = repeated();
-      if (!item || parts.size() + item->size() > kLengthMax)
+      else if (!item(parts))
+        return false;
+      else if (parts.size() > kLengthMax)
         return fail("it is too long");
-      parts += *item;
-    }
-    return parts;
+    return true;
   }
 
-  std::optional<std::string> repeated() {
-    std::optional<std::string> item = single();
-    if (!item || at_ >= text_.size() || text_[at_] != '*')
-      return item;
+  bool item(std::string &parts) {
+    const size_t first = parts.size();
+    char c = text_[at_++];
+    if (c == '(') {
+      if (++depth_ > kDepthMax)
+        return fail(fmt::format("more than {} parentheses are open", kDepthMax));
+      if (!list(parts) || at_ >= text_.size())
+        return fail("a parenthesis is not closed");
+      ++at_, --depth_;
+    } else if (c == 'E' || c == 't' || c == 'L' || c == '|') {
+      parts += c;
+    } else {
+      return fail(fmt::format("unexpected '{}'; stages consist of 'E', 't' and 'L'", c));
+    }
+    if (at_ >= text_.size() || text_[at_] != '*')
+      return true;
     size_t begin = ++at_, times = 0;
     for (; at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])) != 0; ++at_)
       times = std::min(times * 10 + static_cast<size_t>(text_[at_] - '0'), kLengthMax);
-    if (begin == at_ || item->size() * times > kLengthMax)
+    const std::string once = parts.substr(first);
+    if (begin == at_ || once.size() * times > kLengthMax)
       return fail("'*' needs a number of repetitions after it");
-    std::string all;
-    for (size_t i = 0; i < times; ++i)
-      all += *item;
-    return all;
-  }
-
-  std::optional<std::string> single() {
-    char c = text_[at_++];
-    if (c != '(') {
-      if (c == 'E' || c == 't' || c == 'L' || c == '|')
-        return std::string(1, c);
-      return fail(fmt::format("unexpected '{}'; stages consist of 'E', 't' and 'L'", c));
-    }
-    std::optional<std::string> inside = list();
-    if (!inside || at_ >= text_.size())
-      return fail("a parenthesis is not closed");
-    ++at_;
-    return inside;
+    parts.resize(first);
+    for (; times > 0; --times)
+      parts += once;
+    return true;
   }
 
   std::string_view text_;
   size_t at_ = 0;
+  int depth_ = 0;
   std::string problem_;
 };
 
 /// Parses Megatron's layout text: `E` embedding, `t` a layer, `L` the loss, `|` the end of a stage,
 /// after repetitions have been expanded.
 StageLayout divideByText(const StageRequest &request) {
-  Expander expander(request.layout);
-  std::optional<std::string> parts = expander.run();
-  if (!parts)
-    return refused(Fault::Text, expander.problem());
-  if (!parts->empty() && parts->back() == '|')
-    parts->pop_back();
-  auto stages = 1 + std::count(parts->begin(), parts->end(), '|');
+  std::string parts;
+  if (std::string problem = Expander(request.layout).run(parts); !problem.empty())
+    return refused(Fault::Text, std::move(problem));
+  if (parts.ends_with('|'))
+    parts.pop_back();
+  auto stages = 1 + std::ranges::count(parts, '|');
   if (stages != request.stages * request.chunks)
     return refused(Fault::Text, fmt::format("the layout has {} stages; {} are needed", stages,
                                             request.stages * request.chunks));
-  if (!parts->starts_with('E') || std::count(parts->begin(), parts->end(), 'E') != 1)
+  if (!parts.starts_with('E') || std::ranges::count(parts, 'E') != 1)
     return refused(Fault::Text, "the embedding 'E' must come first, exactly once");
-  if (!parts->ends_with('L') || std::count(parts->begin(), parts->end(), 'L') != 1)
+  if (!parts.ends_with('L') || std::ranges::count(parts, 'L') != 1)
     return refused(Fault::Text, "the loss 'L' must come last, exactly once");
-  auto layers = std::count(parts->begin(), parts->end(), 't');
+  auto layers = std::ranges::count(parts, 't');
   if (layers != request.layers)
     return refused(Fault::Text, fmt::format("the layout has {} layers; the model has {}", layers,
                                             request.layers));
   StageLayout layout;
   layout.layers.resize(static_cast<size_t>(stages));
   size_t stage = 0;
-  for (char part : *parts) {
+  for (char part : parts) {
     stage += part == '|' ? 1 : 0;
     layout.layers[stage] += part == 't' ? 1 : 0;
   }

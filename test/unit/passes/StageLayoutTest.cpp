@@ -1,6 +1,8 @@
 // The division of layers among the stages of a pipeline.
 #include "compiler/model/Stages.h"
 
+#include <string>
+
 #include <gtest/gtest.h>
 
 namespace shardc::model {
@@ -127,6 +129,8 @@ TEST(StageLayout, ReadsALayout) {
        {"", "|", ",", "t|tL", "Et|t", "EtE|tL", "Et|tLL", "Et|tm", "Et*|tL", "E(t|tL", "Et)|tL",
         "Et|t|L", "Et|ttL", "tE|tL", "Et*99999999999999999999|L"})
     EXPECT_FALSE(divide(text, *text == '\0' ? 3 : 2, 2).isValid()) << text;
+  EXPECT_EQ(divide(std::string(1 << 20, '(').c_str(), 2, 2).problem,
+            "more than 64 parentheses are open");
 }
 
 } // namespace
