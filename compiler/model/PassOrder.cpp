@@ -34,8 +34,7 @@ std::optional<Wait> waitOf(const PassOrder &order, const PassIndex &index, const
 /// Finds the first fault of an order.
 class OrderCheck {
 public:
-  explicit OrderCheck(const PassOrder &order)
-      : order_(order), index_(order.placement.chunks(), order.microbatches) {}
+  explicit OrderCheck(const PassOrder &order) : order_(order) {}
 
   std::optional<OrderFault> run() {
     for (auto check :
@@ -52,16 +51,25 @@ private:
     return {kind, static_cast<int64_t>(place.row) + 1, columnOf(place), std::move(reason)};
   }
 
+  /// Refuses what is far from complete before memory for all passes is taken.
   std::optional<OrderFault> shape() {
     std::set<int64_t> numbers;
+    int64_t passes = 0;
     for (const std::vector<StagePass> &row : order_.rows)
       for (const StagePass &pass : row)
-        numbers.insert(pass.microbatch);
-    int64_t count = std::ssize(numbers);
-    if (count != order_.microbatches && count > 0 && *numbers.rbegin() == count - 1)
+        numbers.insert(pass.microbatch), ++passes;
+    const int64_t count = std::ssize(numbers), chunks = order_.placement.chunks();
+    if (count < order_.microbatches || (count > order_.microbatches && *numbers.rbegin() < count))
       return OrderFault{Kind::Shape, 0, 0,
                         fmt::format("the schedule has {} microbatches, but a step has {}", count,
                                     order_.microbatches)};
+    if (chunks * order_.microbatches > passes)
+      return OrderFault{Kind::Missing, 0, 0,
+                        fmt::format("the schedule has {} passes; {} chunks and {} microbatches "
+                                    "need at least {}",
+                                    passes, chunks, order_.microbatches,
+                                    2 * chunks * order_.microbatches)};
+    index_ = {order_.placement.chunks(), order_.microbatches};
     return std::nullopt;
   }
 
@@ -165,7 +173,7 @@ private:
   }
 
   const PassOrder &order_;
-  PassIndex index_;
+  PassIndex index_{0, 0};
 };
 
 } // namespace
