@@ -629,7 +629,7 @@ private:
     bool isNamed = program < words.size() && llvm::StringRef(words[program].text).endswith(".py");
     flags_.facts.isWhole = isNamed && hasFlag(words);
     std::vector<RanWord> launcher(words.begin(), words.begin() + program);
-    const Exports &exported = command.exported ? *command.exported : run_.exported;
+    const Exports exported = run_.exportedAt(command);
     readExported(exported);
     std::vector<std::pair<std::string, RanWord>> variables = command.environment;
     for (const auto &[name, value] : variables)

@@ -38,11 +38,10 @@ public:
   ShellRun read(const Tree &of) const {
     ShellRun run;
     run.text = sources_.text(script_).str();
-    std::vector<std::shared_ptr<const Exports>> snapshots;
     for (const TreePtr &snapshot : valueOf(of, "snapshots").items)
-      snapshots.push_back(std::make_shared<Exports>(exportsOf(*snapshot)));
+      run.snapshots.push_back(exportsOf(*snapshot));
     for (const TreePtr &command : valueOf(of, "commands").items)
-      addCommand(run, *command, snapshots);
+      addCommand(run, *command);
     for (const TreePtr &word : valueOf(of, "directives").items)
       run.directives.push_back(wordOf(*word));
     run.exported = exportsOf(valueOf(of, "exported"));
@@ -53,14 +52,17 @@ public:
 private:
   /// Replaces values of secrets in the words of commands by asterisks.
   static void hideSecrets(ShellRun &run) {
+    std::vector<std::pair<std::string, std::string>> variables;
+    std::vector<const Exports *> all = {&run.exported};
+    for (const Exports &snapshot : run.snapshots)
+      all.push_back(&snapshot);
+    for (const Exports *exported : all)
+      for (const auto &[name, value] : *exported)
+        if (value && isSecret(name, value->text))
+          variables.emplace_back(name, value->text);
     const std::vector<std::string> others = secretsIn(run.text); // also those not exported
     for (RanCommand &command : run.commands) {
-      std::vector<std::pair<std::string, std::string>> known;
-      for (const auto &[name, value] : run.exported)
-        known.emplace_back(name, value ? value->text : "");
-      if (command.exported != nullptr)
-        for (const auto &[name, value] : *command.exported)
-          known.emplace_back(name, value ? value->text : "");
+      auto known = variables;
       for (const auto &[name, value] : command.environment)
         known.emplace_back(name, value.text);
       for (RanWord &word : command.words)
@@ -77,12 +79,10 @@ private:
     return exports;
   }
 
-  void addCommand(ShellRun &run, const Tree &of,
-                  const std::vector<std::shared_ptr<const Exports>> &snapshots) const {
+  void addCommand(ShellRun &run, const Tree &of) const {
     RanCommand command{{}, {}, range(of)};
-    const Tree &at = elementOf(of, 4);
-    if (at.kind == Tree::Kind::Int && static_cast<uint64_t>(at.integer) < snapshots.size())
-      command.exported = snapshots[static_cast<size_t>(at.integer)];
+    if (const Tree &at = elementOf(of, 4); at.kind == Tree::Kind::Int && at.integer >= 0)
+      command.snapshot = static_cast<size_t>(at.integer);
     for (const TreePtr &word : elementOf(of, 2).items)
       command.words.push_back(wordOf(*word));
     for (const TreePtr &variable : elementOf(of, 3).items)
@@ -111,6 +111,16 @@ private:
 };
 
 } // namespace
+
+Exports ShellRun::exportedAt(const RanCommand &command) const {
+  if (!command.snapshot)
+    return exported;
+  Exports found;
+  for (size_t i = 0; i <= *command.snapshot && i < snapshots.size(); ++i)
+    for (const auto &[name, value] : snapshots[i])
+      found[name] = value;
+  return found;
+}
 
 std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::string>> &variables,
                              std::string text) {

@@ -34,7 +34,7 @@ struct RanCommand {
   std::vector<RanWord> words;
   std::vector<std::pair<std::string, RanWord>> environment; ///< assignments before the command
   SourceRange range;
-  std::shared_ptr<const Exports> exported = nullptr; ///< at the command; null: those of the script
+  std::optional<size_t> snapshot = std::nullopt; ///< its place among the changes of variables
 };
 
 struct ShellRun {
@@ -43,6 +43,10 @@ struct ShellRun {
   std::vector<RanCommand> commands; ///< in order, including commands that may not be reached
   std::vector<RanWord> directives;  ///< words of `#SBATCH` lines
   Exports exported;                 ///< at its end
+  std::vector<Exports> snapshots;   ///< changes of exported variables between commands
+
+  /// The variables that are exported where the command is.
+  Exports exportedAt(const RanCommand &command) const;
 };
 
 /// The text with asterisks in the place of each value of a variable that has the name of a secret.

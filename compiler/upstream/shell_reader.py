@@ -12,8 +12,8 @@ another shell with `-c` is read as a script of its own, in which exported variab
 programs, variables that the script never sets, variables that builtins such as `read`, or arithmetic, set anywhere, and
 all expansions except `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}`, `${NAME-text}` and `$((...))`.
 
-In the result, a command is [begin, end, words, assignments before it, index into `snapshots`], and a snapshot lists the
-variables that were exported where a command is. A word is [begin, end, text] with its place in bytes. An unknown word has a fourth element: [its text in
+In the result, a command is [begin, end, words, assignments before it, index into `snapshots`]; the snapshots up to it list
+the exported variables that changed, without a value if they are unset. A word is [begin, end, text] with its place in bytes. An unknown word has a fourth element: [its text in
 the script, [begin, end] of the statement that sets it or null, flags that it may contain]. While the script is read, one
 character, a mark, represents each unknown part of a text. Marks remain valid when texts are joined or split.
 """
@@ -106,7 +106,7 @@ class Reader:
 
     def __init__(self, source, setting, outer=None, unknown=None, starter=()):
         self.source, self.setting, self.tree = source, setting, parse(source, setting.get("shfmt", "shfmt"))
-        self.commands, self.functions, self.snapshots = [], collections.defaultdict(list), []
+        self.commands, self.functions, self.snapshots, self.exported_last = [], collections.defaultdict(list), [], {}
         self.outer, self.unknown = outer, [] if unknown is None else unknown  # the place in a script, for a text in it
         # Places: the statement, and what may set all variables, or the arguments, of which `moved_text` has the flags.
         self.cause = self.all_cause = self.moved = None
@@ -328,11 +328,15 @@ class Reader:
                 if name not in self.arrays and (not held or name in self.exported)]
 
     def snapshot(self, words):
-        """The index of the variables that are exported now; none for a command without flags."""
+        """The index of the changes up to which variables are exported now; none for a command without flags."""
         if not any("--" in word or "=" in word for word in words):
             return None
-        if self.exports() not in self.snapshots[-1:]:
-            self.snapshots.append(self.exports())
+        now = {variable[0]: variable for variable in self.exports()}
+        changed = [variable for name, variable in now.items() if self.exported_last.get(name) != variable]
+        changed += [[name] for name in self.exported_last if name not in now]
+        if changed or not self.snapshots:
+            self.snapshots.append(changed)
+        self.exported_last = now
         return len(self.snapshots) - 1
 
     def directives(self):
@@ -498,7 +502,7 @@ class Reader:
         except Malformed:
             return False
         for _, _, launched, environment, snapshot in found["commands"]:
-            exported = found["exported"] if snapshot is None else found["snapshots"][snapshot]
+            exported = found["exported"] if snapshot is None else {one[0]: one for some in found["snapshots"][:snapshot + 1] for one in some}.values()
             variables = self.environment_of(node) + [[name, [*place, *word[2:]]] for name, *held in [*exported, *environment] for word in held]
             words = [*map(self.resolved, fields[:at]), *([*place, *word[2:]] for word in [*found["directives"], *launched])]
             self.commands.append([*place_of(node), words, variables, self.snapshot("--")])
