@@ -37,7 +37,7 @@ NEEDS = [
     (r"^tensorboard ", "tensorboard"),
     (r"--run launch.sh|bridge-python --run", "namespaces, which no chroot has: test/import runs these"),
     (r"cluster.rates=machine.jsonl|--rates=machine.jsonl", "a GPU, which writes machine.jsonl"),
-    (r"models/Llama-3.1-8B|data/chat|data/pairs|generate checkpoints", "the weights and the tokenizer of Llama 3.1 8B"),
+    (r"models/Llama-3.1-8B|data/chat|data/pairs|(generate|score) checkpoints", "the weights and the tokenizer of Llama 3.1 8B"),
     (r"shardc run shardc:llama3/llama3_70b.recipe", "64 GPUs"),
     (r"llama31_8b_lora.recipe --set checkpoint", "a GPU, and the weights of Llama 3.1 8B"),
     (r"overlays/fp8_delayed", "a GPU with fp8"),
