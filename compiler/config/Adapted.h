@@ -1,6 +1,7 @@
 // The linear layers of a recipe's model, by the names that adapters use.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -9,11 +10,29 @@
 
 namespace shardc::config {
 
+/// Whether a pattern names the layer. It is a number n, for all layers but every n-th counted from
+/// 1, or a list with 1 for each such layer and 0 for others.
+inline bool isInPattern(const Config &config, Opt option, int64_t layer) {
+  const Value::List &pattern = config.getList(option);
+  if (pattern.size() == 1)
+    return (layer + 1) % std::max<int64_t>(*pattern.front().asInt(), 1) != 0;
+  return *pattern[static_cast<size_t>(layer) % pattern.size()].asInt() != 0;
+}
+
+/// Whether the layer has a short convolution in place of attention.
+inline bool hasShortConv(const Config &config, int64_t layer) {
+  constexpr Opt kPattern = Opt::ModelShortConvFreq;
+  return config.has(kPattern) && !config.getList(kPattern).empty() &&
+         isInPattern(config, kPattern, layer);
+}
+
 /// Which linear layers the recipe's model has. The configuration must be valid.
 inline model::AdaptedModel adaptedModel(const Config &config) {
   const Derived &d = config.derived();
   model::AdaptedModel model;
   model.layers = d.numLayers;
+  if (config.has(Opt::ModelShortConvFreq))
+    model.hasConv = [&config](int64_t layer) { return hasShortConv(config, layer); };
   model.isLatent = config.isOn(Opt::ModelMultiLatentAttention);
   model.compressesQueries = config.has(Opt::ModelQLoraRank);
   model.isGated = d.gated;
@@ -55,6 +74,8 @@ inline model::AdapterTargets adapterTargets(const Config &config) {
       targets.insert(targets.end(), {"linear_q_down_proj", "linear_q_up_proj"});
     else
       targets.push_back(model.isLatent ? "linear_q_proj" : "linear_qkv");
+    if (model.hasConv)
+      targets.insert(targets.end(), {"in_proj", "out_proj"});
   }
   return {targets, numbersOf(config, Opt::PeftTargetAlphas), textsOf(config, Opt::PeftExclude),
           model};

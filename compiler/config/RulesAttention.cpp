@@ -98,6 +98,10 @@ void checkPattern(RuleContext &ctx, Opt option) {
 
 RULE_DO(NoRopeLayers, checkPattern(ctx, ModelNoRopeFreq));
 RULE_DO(WindowLayers, checkPattern(ctx, ModelWindowAttnSkipFreq));
+RULE_DO(ShortConvLayers, checkPattern(ctx, ModelShortConvFreq));
+RULE_IF(ShortConvContext, has(ModelShortConvFreq) && d.contextParallel > 1,
+        report({ModelContextParallelSize, ModelShortConvFreq}, {d.contextParallel})
+            .set(ModelContextParallelSize, 1));
 RULE_IF(YarnFactor, hasYarnPositions(ctx) && !has(ModelYarnRotaryScalingFactor),
         report({kPositions}));
 

@@ -74,6 +74,8 @@ RULE_CODE(CudaLimits) {
                         isLatent),
            opt);
   judge(CudaLimit::NormColumns, d.hidden, ModelHiddenSize);
+  if (has(ModelShortConvFreq))
+    judge(CudaLimit::ShortConvTaps, num(ModelShortConvKernelDim), ModelShortConvKernelDim);
   if (isLatent)
     for (Opt rank : {ModelQLoraRank, ModelKvLoraRank})
       judge(CudaLimit::NormColumns, num(rank), rank);

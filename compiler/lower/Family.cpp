@@ -13,6 +13,7 @@
 #include "compiler/model/MlaAttention.h"
 #include "compiler/model/MoeMlp.h"
 #include "compiler/model/MtpBlock.h"
+#include "compiler/model/ShortConv.h"
 #include "runtime/base/DType.h"
 
 namespace shardc::lower {
@@ -146,9 +147,14 @@ private:
     return *pattern[static_cast<size_t>(layer) % pattern.size()].asInt() != 0;
   }
 
+  /// What mixes the positions of a layer.
+  enum class Mixer : uint8_t { Attention, Latent, ShortConv };
+  enum class FeedForward : uint8_t { Dense, Experts };
+
   /// The properties in which layers may differ.
   struct LayerKind {
-    bool hasExperts = false;
+    Mixer mixer = Mixer::Attention;
+    FeedForward feedForward = FeedForward::Dense;
     bool hasWindow = false; ///< of attention
     bool isRotated = true;  ///< if the model has rotations
     model::LayerAdapters adapters = {};
@@ -156,9 +162,17 @@ private:
   };
 
   LayerKind kindOf(int64_t layer) const {
-    LayerKind kind{hasExperts(layer), hasWindow(layer), isRotated(layer)};
+    LayerKind kind;
+    if (hasExperts(layer))
+      kind.feedForward = FeedForward::Experts;
+    if (config::hasShortConv(config_, layer)) {
+      kind.mixer = Mixer::ShortConv;
+    } else {
+      kind.mixer = config_.isOn(Opt::ModelMultiLatentAttention) ? Mixer::Latent : Mixer::Attention;
+      kind.hasWindow = hasWindow(layer), kind.isRotated = isRotated(layer);
+    }
     if (targets_)
-      kind.adapters = targets_->of(layer, kind.hasExperts);
+      kind.adapters = targets_->of(layer, kind.feedForward == FeedForward::Experts);
     return kind;
   }
 
@@ -205,10 +219,7 @@ private:
     if (!window() || !config_.has(Opt::ModelWindowAttnSkipFreq) ||
         config_.getList(Opt::ModelWindowAttnSkipFreq).empty())
       return window().has_value();
-    const config::Value::List &pattern = config_.getList(Opt::ModelWindowAttnSkipFreq);
-    if (pattern.size() == 1)
-      return (layer + 1) % *pattern.front().asInt() != 0;
-    return *pattern[static_cast<size_t>(layer) % pattern.size()].asInt() != 0;
+    return config::isInPattern(config_, Opt::ModelWindowAttnSkipFreq, layer);
   }
 
   void addLayers(model::Decoder &decoder) const {
@@ -222,34 +233,46 @@ private:
     }
   }
 
-  /// The modules of one layer: an attention branch and a feed-forward branch, each with a residual
+  /// The modules of one layer: a mixer and a feed-forward part, each a branch with a residual
   /// connection. Names of norms are Megatron-Core's, which fuses a norm before a product into the
   /// product's module.
   Modules layer(const LayerKind &kind) const {
-    Modules attention, mlp, layer;
-    const bool isLatent = config_.isOn(Opt::ModelMultiLatentAttention);
+    Modules mixer, mlp, layer;
+    auto [stem, mixing] = mixerOf(kind);
     if (config_.isOn(Opt::ModelPreLayernorm)) {
-      const char *stem = isLatent ? "input_layernorm." : "self_attention.linear_qkv.layer_norm_";
-      attention.push_back(norm(stem, "norm1"));
-      stem = kind.hasExperts ? "pre_mlp_layernorm." : "mlp.linear_fc1.layer_norm_";
-      mlp.push_back(norm(stem, "norm2"));
+      mixer.push_back(norm(stem, "norm1"));
+      const bool hasExperts = kind.feedForward == FeedForward::Experts;
+      mlp.push_back(
+          norm(hasExperts ? "pre_mlp_layernorm." : "mlp.linear_fc1.layer_norm_", "norm2"));
     }
-    if (isLatent)
-      attention.push_back(std::make_unique<model::MlaAttention>(mla(kind)));
-    else
-      attention.push_back(std::make_unique<model::GqaAttention>(gqa(kind)));
-    if (kind.hasExperts)
+    mixer.push_back(std::move(mixing));
+    if (kind.feedForward == FeedForward::Experts)
       mlp.push_back(std::make_unique<model::MoeMlp>(moe(kind)));
     else
       mlp.push_back(std::make_unique<model::DenseMlp>(feedForward(d_.ffnHidden, kind)));
     if (config_.isOn(Opt::ModelPostSelfAttnLayernorm))
-      addPostNorm(attention, "post_self_attn_layernorm.", "attn.normed", "attn.drop");
+      addPostNorm(mixer, "post_self_attn_layernorm.", "attn.normed", "attn.drop");
     if (config_.isOn(Opt::ModelPostMlpLayernorm))
       addPostNorm(mlp, "post_mlp_layernorm.", "mlp.normed", "mlp.drop");
     const double scale = config_.getFloat(Opt::ModelResidualMultiplier);
-    layer.push_back(std::make_unique<model::Residual>(std::move(attention), "mid", scale));
+    layer.push_back(std::make_unique<model::Residual>(std::move(mixer), "mid", scale));
     layer.push_back(std::make_unique<model::Residual>(std::move(mlp), "out", scale));
     return layer;
+  }
+
+  /// The module that mixes positions, and the name of the norm before it.
+  std::pair<const char *, std::unique_ptr<model::Module>> mixerOf(const LayerKind &kind) const {
+    switch (kind.mixer) {
+    case Mixer::Attention:
+      return {"self_attention.linear_qkv.layer_norm_",
+              std::make_unique<model::GqaAttention>(gqa(kind))};
+    case Mixer::Latent:
+      return {"input_layernorm.", std::make_unique<model::MlaAttention>(mla(kind))};
+    case Mixer::ShortConv:
+      return {"short_conv.in_proj.layer_norm_",
+              std::make_unique<model::ShortConv>(shortConv(kind))};
+    }
+    return {};
   }
 
   /// Adds a norm at the end of a branch, and dropout after it, if there is any.
@@ -411,6 +434,11 @@ private:
     mla.initStd = std_, mla.residualStd = residualStd_;
     mla.hiddenDropout = branchDropout(Opt::ModelPostSelfAttnLayernorm);
     return mla;
+  }
+
+  model::ShortConvSettings shortConv(const LayerKind &kind) const {
+    return {d_.hidden,    config_.getInt(Opt::ModelShortConvKernelDim),   d_.splitsDocuments, std_,
+            residualStd_, branchDropout(Opt::ModelPostSelfAttnLayernorm), adapters(kind)};
   }
 
   model::MlpSettings feedForward(int64_t width, const LayerKind &kind) const {

@@ -14,7 +14,16 @@ constexpr std::string_view kAll = "all-linear";
 constexpr int kJoint = -1; ///< an entry for all parts of a layer
 
 /// The condition under which a model has a layer.
-enum class Where : uint8_t { Plain, Latent, WholeQueries, LowQueries, Dense, Experts, Shared };
+enum class Where : uint8_t {
+  Conv,
+  Plain,
+  Latent,
+  WholeQueries,
+  LowQueries,
+  Dense,
+  Experts,
+  Shared
+};
 
 /// Whether a row is only of models with gates, or only of those without.
 enum class Gate : uint8_t { Any, With, Without };
@@ -29,6 +38,8 @@ struct Row {
   const char *names;
 };
 constexpr Row kRows[] = {
+    {"short_conv.in_proj", kJoint, Where::Conv, Gate::Any, "short_conv.in_proj conv.in_proj"},
+    {"short_conv.out_proj", kJoint, Where::Conv, Gate::Any, "short_conv.out_proj conv.out_proj"},
     {"self_attention.linear_qkv", kJoint, Where::Plain, Gate::Any,
      "self_attention.linear_qkv self_attn.qkv_proj attn.c_attn"},
     {"self_attention.linear_qkv", 0, Where::Plain, Gate::Any,
@@ -48,14 +59,17 @@ constexpr Row kRows[] = {
     {"self_attention.linear_kv_up_proj", kJoint, Where::Latent, Gate::Any,
      "self_attention.linear_kv_up_proj self_attn.kv_b_proj"},
     {"self_attention.linear_proj", kJoint, Where::Plain, Gate::Any,
-     "self_attention.linear_proj self_attn.o_proj attn.c_proj"},
+     "self_attention.linear_proj self_attn.o_proj attn.c_proj self_attn.out_proj"},
     {"self_attention.linear_proj", kJoint, Where::Latent, Gate::Any,
      "self_attention.linear_proj self_attn.o_proj"},
     {"mlp.linear_fc1", kJoint, Where::Dense, Gate::Any, "mlp.linear_fc1 mlp.gate_up_proj mlp.c_fc"},
     {"mlp.linear_fc1", kJoint, Where::Dense, Gate::Without, "mlp.linear_fc1 mlp.up_proj"},
-    {"mlp.linear_fc1", 0, Where::Dense, Gate::With, "mlp.linear_fc1_gate mlp.gate_proj"},
-    {"mlp.linear_fc1", 1, Where::Dense, Gate::With, "mlp.linear_fc1_up mlp.up_proj"},
-    {"mlp.linear_fc2", kJoint, Where::Dense, Gate::Any, "mlp.linear_fc2 mlp.down_proj mlp.c_proj"},
+    {"mlp.linear_fc1", 0, Where::Dense, Gate::With,
+     "mlp.linear_fc1_gate mlp.gate_proj feed_forward.w1"},
+    {"mlp.linear_fc1", 1, Where::Dense, Gate::With,
+     "mlp.linear_fc1_up mlp.up_proj feed_forward.w3"},
+    {"mlp.linear_fc2", kJoint, Where::Dense, Gate::Any,
+     "mlp.linear_fc2 mlp.down_proj mlp.c_proj feed_forward.w2"},
     {"mlp.experts.linear_fc1", kJoint, Where::Experts, Gate::Any,
      "mlp.experts.linear_fc1 mlp.experts.gate_up_proj"},
     {"mlp.experts.linear_fc2", kJoint, Where::Experts, Gate::Any,
@@ -122,10 +136,13 @@ bool hasParts(const Row &row, const AdaptedModel &model) {
   });
 }
 
-bool has(const AdaptedModel &model, const Row &row, bool hasExperts) {
-  if (!isOf(row, model))
+bool has(const AdaptedModel &model, const Row &row, int64_t layer, bool hasExperts) {
+  const bool isConv = model.hasConv && model.hasConv(layer);
+  if (!isOf(row, model) || (isConv && row.where > Where::Conv && row.where < Where::Dense))
     return false;
   switch (row.where) {
+  case Where::Conv:
+    return isConv;
   case Where::Plain:
     return !model.isLatent;
   case Where::Latent:
@@ -142,6 +159,13 @@ bool has(const AdaptedModel &model, const Row &row, bool hasExperts) {
     return hasExperts && model.hasShared;
   }
   return false;
+}
+
+bool isInAnyLayer(const AdaptedModel &model, const Row &row) {
+  bool isOfExperts = row.where == Where::Experts || row.where == Where::Shared, isIn = false;
+  for (int64_t layer = 0; !isIn && layer < model.layers; ++layer)
+    isIn = has(model, row, layer, isOfExperts);
+  return isIn;
 }
 
 /// A row's first path, such as `self_attention.linear_qkv`, and its last name.
@@ -209,7 +233,8 @@ AdapterTargets::AdapterTargets(std::span<const std::string> targets, std::span<c
       alphas_(alphas.begin(), alphas.end()), model_(model) {
   for (const std::vector<std::string> *entries : {&targets_, &exclude_})
     for (const std::string &entry : *entries)
-      areAlike_ &= entry.find('*') == std::string::npos && entry.find('.') == std::string::npos;
+      areAlike_ &= !model_.hasConv && entry.find('*') == std::string::npos &&
+                   entry.find('.') == std::string::npos;
   findProblem();
 }
 
@@ -217,7 +242,7 @@ LayerAdapters AdapterTargets::chosen(int64_t layer, bool hasExperts,
                                      std::vector<bool> &isUsed) const {
   LayerAdapters chosen;
   for (const Row &row : kRows) {
-    if (!has(model_, row, hasExperts))
+    if (!has(model_, row, layer, hasExperts))
       continue;
     bool isExcluded = false;
     size_t target = targets_.size(); // the first one that names the row
@@ -271,7 +296,7 @@ void AdapterTargets::findProblem() {
     return;
   std::string known;
   for (const Row &row : kRows)
-    if (has(model_, row, row.where == Where::Experts || row.where == Where::Shared))
+    if (isInAnyLayer(model_, row))
       if (std::string name = fmt::format("'{}'", ownName(row));
           known.find(name) == std::string::npos)
         known += (known.empty() ? "" : ", ") + name;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -71,6 +72,7 @@ struct Adapters {
 /// The linear layers of a model.
 struct AdaptedModel {
   int64_t layers = 1;
+  std::function<bool(int64_t layer)> hasConv; ///< in place of attention; empty: no layer has one
   bool isLatent = false, compressesQueries = false; ///< properties of the attention layers
   bool isGated = false, hasDense = true, hasExperts = false, hasShared = false;
 };

@@ -18,7 +18,7 @@ enum class ParamKind : uint8_t {
 
 /// One row: what a parameter of the kind gets from the optimizer.
 struct ParamKindInfo {
-  enum Shape : uint8_t { Matrix, Vector };
+  enum Shape : uint8_t { Matrix, Vector, Filter };
   enum Decay : uint8_t { Decayed, NotDecayed, AsAsked };
   enum Rate : uint8_t { Common, Decoupled };
 

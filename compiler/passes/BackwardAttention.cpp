@@ -279,4 +279,16 @@ void backAttention(Gradients &gradients, const Op &op) {
     attention(gradients, OpKind::AttentionBwd, op, headsOf(op), dout, op);
 }
 
+void backShortConv(Gradients &gradients, const Op &op) {
+  constexpr OpKind kOp = OpKind::ShortConv;
+  ValueId dy = gradients.of(resultNamed<kOp>(op, "y"));
+  if (dy == kNone)
+    return;
+  const std::array<ValueId, 2> both = {operandNamed<kOp>(op, "x"), operandNamed<kOp>(op, "w")};
+  Op back =
+      gradients.makeOp(OpKind::ShortConvBwd, {dy, both[0], both[1], operandNamed<kOp>(op, "docs")});
+  back.attrs = op.attrs;
+  gradients.emitForEach(both, std::move(back));
+}
+
 } // namespace shardc::passes

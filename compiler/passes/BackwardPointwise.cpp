@@ -1,4 +1,6 @@
 // Backward rules of activations, dropout, rotations and changes of type.
+#include <array>
+
 #include "compiler/passes/Gradients.h"
 #include "compiler/passes/PlanNames.h"
 
@@ -80,10 +82,7 @@ void backScaleColumns(Gradients &gradients, const Op &op) {
   Op back =
       gradients.makeOp(OpKind::ScaleColumnsBwd, {dy, x, m, plan::operandNamed<kOp>(op, "squares")});
   back.attrs = op.attrs;
-  ValueId dx = gradients.contribute(back, x);
-  gradients.contribute(back, m);
-  gradients.append(std::move(back));
-  gradients.settle(x, dx);
+  gradients.emitForEach(std::array{x, m}, std::move(back));
 }
 
 void backRope(Gradients &gradients, const Op &op) { linear(gradients, op, true); }

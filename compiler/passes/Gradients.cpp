@@ -210,7 +210,8 @@ void Gradients::emitForEach(std::span<const ValueId> of, Op op) {
     made.push_back(contribute(op, each));
   append(std::move(op));
   for (size_t i = 0; i < of.size(); ++i)
-    settle(of[i], made[i]);
+    if (paramOf_[of[i]] < 0)
+      settle(of[i], made[i]);
 }
 
 void Gradients::emitForParam(ValueId of, Op op) {

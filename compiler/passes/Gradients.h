@@ -57,7 +57,7 @@ public:
   /// Appends an op whose only result contributes to the gradient of an activation or a parameter,
   /// if that gradient is needed.
   void emitFor(plan::ValueId of, plan::Op op);
-  /// Appends an op with one result per activation.
+  /// Appends an op with one result per activation or parameter.
   void emitForEach(std::span<const plan::ValueId> of, plan::Op op);
   /// Appends an op whose only result contributes to the gradient of a parameter.
   void emitForParam(plan::ValueId of, plan::Op op);

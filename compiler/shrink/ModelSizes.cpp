@@ -370,7 +370,8 @@ private:
   }
 
   static constexpr Opt kPatterns[] = {Opt::ModelMoeLayerFreq, Opt::ModelLinearAttentionFreq,
-                                      Opt::ModelNoRopeFreq, Opt::ModelWindowAttnSkipFreq};
+                                      Opt::ModelNoRopeFreq, Opt::ModelShortConvFreq,
+                                      Opt::ModelWindowAttnSkipFreq};
 
   const Config &config_;
   const config::Derived &d_;

@@ -32,6 +32,10 @@ std::vector<std::string> typesOfFactors() { return {"float32", "bfloat16", "floa
 model::AdaptedModel adaptedModel(const checkpoint::HfConfig &config) {
   model::AdaptedModel model;
   model.layers = config.layers;
+  if (!config.hasConv.empty())
+    model.hasConv = [has = config.hasConv](int64_t layer) {
+      return has[static_cast<size_t>(layer)];
+    };
   model.isLatent = config.layout == checkpoint::HfLayout::Deepseek;
   model.compressesQueries = config.qLoraRank > 0;
   model.isGated = checkpoint::hfOption(config.arch, "gated_linear_unit") == true;

@@ -79,6 +79,7 @@ private:
   int64_t fullEvery();
   void addWindowOf(int64_t width, PlainValue pattern);
   void addWindowLayers(int64_t width, const json &types);
+  void addShortConvs();
   void addExperts();
   void addExpertLayers();
   void addRouter();
@@ -405,7 +406,7 @@ int64_t Arguments::fullEvery() {
 
 /// Adds the window. A window of W positions covers W - 1 positions before the query.
 void Arguments::addWindow() {
-  if (reads("attention_chunk_size"))
+  if (reads("attention_chunk_size") || !config_.hasConv.empty())
     return addWindowOf(0, PlainValue());
   bool isOn = findHfField(config_.arch, "use_sliding_window") == nullptr ||
               flag("use_sliding_window", fallback("use_sliding_window") == true);
@@ -469,6 +470,16 @@ void Arguments::addWindowLayers(int64_t width, const json &types) {
 void Arguments::addWindowOf(int64_t width, PlainValue pattern) {
   add("window_size", width > 0 ? PlainValue(PlainItems{width - 1, 0}) : PlainValue());
   add("window_attn_skip_freq", width > 0 ? std::move(pattern) : PlainValue());
+}
+
+/// Adds the layers that have short convolutions, unless none has. Of a single layer, 1 would be the
+/// number n of every n-th layer with attention.
+void Arguments::addShortConvs() {
+  PlainItems layers;
+  for (bool has : config_.hasConv)
+    layers.push_back(static_cast<int64_t>(has) * (config_.layers == 1 ? 2 : 1));
+  if (std::ranges::find(config_.hasConv, true) != config_.hasConv.end())
+    add("short_conv_freq", std::move(layers));
 }
 
 /// Adds the layers that have experts, unless all layers have them.
@@ -599,6 +610,7 @@ PlainEntries Arguments::build() {
   addRotation();
   addUnrotatedLayers();
   addWindow();
+  addShortConvs();
   if (rotatesWindows() && findEntry(entries_, "no_rope_freq") == nullptr)
     add("no_rope_freq", PlainValue());
   addExperts();

@@ -183,7 +183,7 @@ ConvertJob importJob(const HfSource &source, const HfConfig &config, const Found
 /// A tensor to export: which rows of which parameters it consists of.
 struct HfTarget {
   Shape shape;
-  bool isTransposed = false;
+  bool isTransposed = false, isFilter = false;
   struct Part {
     std::string name;
     int64_t row, hfRow, rows, slab, step;
@@ -209,6 +209,8 @@ void HfTarget::finish() {
   shape[0] = rows;
   if (isTransposed && !isVector)
     std::swap(shape[0], shape[1]);
+  if (isFilter)
+    shape.insert(shape.begin() + 1, 1);
   if (slabs > 0)
     shape.insert(shape.begin(), slabs);
 }
@@ -292,7 +294,7 @@ void addTargets(const HfConfig &config, const HfParam &param, const Shape &shape
     if (isNew)
       order.push_back(segment.hf);
     HfTarget &target = found->second;
-    target.isTransposed = param.isTransposed;
+    target.isTransposed = param.isTransposed, target.isFilter = param.isFilter;
     target.shape = shape;
     target.parts.push_back(
         {param.name, segment.row, segment.hfRow, rows, segment.slab, segment.step});

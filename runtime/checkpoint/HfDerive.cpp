@@ -94,14 +94,15 @@ private:
   std::vector<std::string> missing_;
 };
 
-/// The pattern of layers as a list of 0 and 1. A single number n means every n-th layer, counted
-/// from one. Other lists are returned unchanged.
-std::vector<int64_t> patternOf(std::vector<int64_t> said, int64_t layers) {
-  if (said.size() != 1 || said[0] < 1 || layers == 1)
+/// The pattern of layers as a list of 0 and 1. A single number n means that every n-th layer,
+/// counted from one, has `every`, and other layers have the other number. Other lists are returned
+/// unchanged.
+std::vector<int64_t> patternOf(std::vector<int64_t> said, int64_t layers, int64_t every = 1) {
+  if (said.size() != 1 || said[0] < 1 || (layers == 1 && every == 1))
     return said;
   std::vector<int64_t> list;
   for (int64_t layer = 1; layer <= layers; ++layer)
-    list.push_back(layer % said[0] == 0 ? 1 : 0);
+    list.push_back(layer % said[0] == 0 ? every : 1 - every);
   return list;
 }
 
@@ -251,21 +252,24 @@ void Deriver::addRotation() {
 }
 
 /// Writes the window of sliding-window attention, which counts the own position in config.json and
-/// not in `window_size`. Architectures whose layers differ get a list with the kind of each layer.
+/// not in `window_size`. Architectures whose layers differ get a list with the kind of each layer,
+/// also of those with short convolutions, which have no windows.
 void Deriver::addWindow() {
-  std::vector<int64_t> window = model_.list("window_size");
-  bool isOn = window.size() == 2 && window[0] >= 0;
+  const bool areConvs = reads("full_attn_idxs");
+  std::vector<int64_t> window = model_.list("window_size"),
+                       pattern =
+                           model_.list(areConvs ? "short_conv_freq" : "window_attn_skip_freq");
+  bool isAlike = pattern.empty() || (pattern.size() == 1 && pattern[0] < 1);
+  bool isOn = areConvs ? !isAlike : window.size() == 2 && window[0] >= 0;
   set("use_sliding_window", isOn);
   // Without a list of layers, all layers are alike. Classes whose layers differ always need a
   // window size, even if no layer has a window.
   bool isAlternating =
-      reads("sliding_window_pattern") || !hfFallback(arch_, "layer_types").is_null();
-  if (isOn || !isAlternating || hfOption(arch_, "no_rope_freq") == "full_attention")
+      areConvs || reads("sliding_window_pattern") || !hfFallback(arch_, "layer_types").is_null();
+  if (!areConvs && (isOn || !isAlternating || hfOption(arch_, "no_rope_freq") == "full_attention"))
     set("sliding_window", isOn ? json(window[0] + 1) : json());
   if (isOn)
     set("max_window_layers", 0);
-  std::vector<int64_t> pattern = model_.list("window_attn_skip_freq");
-  bool isAlike = pattern.empty() || (pattern.size() == 1 && pattern[0] < 1);
   if (!isAlternating && (!isOn || isAlike))
     return;
   json types = json::array();
@@ -274,7 +278,7 @@ void Deriver::addWindow() {
         isOn && (isAlike || (pattern.size() == 1 ? (layer + 1) % pattern[0] != 0
                                                  : layer < std::ssize(pattern) &&
                                                        pattern[static_cast<size_t>(layer)] != 0));
-    types.push_back(hasWindow ? "sliding_attention" : "full_attention");
+    types.push_back(!hasWindow ? "full_attention" : areConvs ? "conv" : "sliding_attention");
   }
   set("layer_types", std::move(types));
 }
@@ -360,6 +364,10 @@ json Deriver::run() {
   addActivation();
   addRotation();
   addWindow();
+  if (reads("block_auto_adjust_ff_dim")) {
+    config_["intermediate_size"] = model_.integer("ffn_hidden_size");
+    config_["block_auto_adjust_ff_dim"] = false;
+  }
   addExperts();
   config_["architectures"] = json::array({info.className});
   config_["model_type"] = info.modelType;
@@ -420,6 +428,8 @@ bool isCompared(const Options &model, std::string_view option) {
     return false;
   if (option == "attn_floor_scale" || option == "attn_scale")
     return model.isOn("attn_temperature_tuning");
+  if (option == "short_conv_kernel_dim")
+    return model.has("short_conv_freq");
   if (option == "window_attn_skip_freq" || option == "window_rotary_base")
     return model.has("window_size");
   if (option == "ffn_hidden_size") // without a dense layer, none has this size
@@ -432,9 +442,9 @@ bool isCompared(const Options &model, std::string_view option) {
   return true;
 }
 
-/// The pattern of layers without rotary embeddings; "none" if all layers have them.
-std::string patternText(std::vector<int64_t> said, int64_t layers) {
-  std::vector<int64_t> list = patternOf(std::move(said), layers);
+/// The pattern of layers that differ from others; "none" if no layer does.
+std::string patternText(std::vector<int64_t> said, int64_t layers, int64_t every) {
+  std::vector<int64_t> list = patternOf(std::move(said), layers, every);
   bool isAny = std::ranges::any_of(list, [](int64_t one) { return one != 0; });
   return isAny ? fmt::format("[{}]", fmt::join(list, ", ")) : "none";
 }
@@ -444,10 +454,10 @@ std::vector<std::string> differences(const Options &model, const PlainEntries &a
   std::vector<std::string> found;
   for (const auto &[option, value] : arguments) {
     std::string theirs = comparedText(value, "none"), ours = comparedText(model.find(option));
-    if (option == "no_rope_freq") { // in any of its notations
-      int64_t layers = model.integerOr("num_layers", 0);
-      theirs = patternText(wholeNumbers(value), layers);
-      ours = patternText(model.list("no_rope_freq"), layers);
+    if (option == "no_rope_freq" || option == "short_conv_freq") { // in any of its notations
+      int64_t layers = model.integerOr("num_layers", 0), every = option == "no_rope_freq" ? 1 : 0;
+      theirs = patternText(wholeNumbers(value), layers, every);
+      ours = patternText(model.list(option.c_str()), layers, every);
     }
     bool isFactor = option.ends_with("_scaling_factor") || option.ends_with("_multiplier") ||
                     option.ends_with("interpolation_factor");

@@ -194,12 +194,13 @@ private:
   void addEnds();
   void addAttention(const std::string &mine, const std::string &hf);
   void addMla(const std::string &mine, const std::string &hf);
+  void addShortConv(const std::string &mine, const std::string &hf);
   void addDenseMlp(const std::string &mine, const std::string &hf);
   void addExperts(const std::string &mine, const std::string &hf);
   void addStackedExpert(const std::string &mine, const std::string &hf, int64_t expert);
   void addExpert(const std::string &mine, const std::string &hf, int64_t expert);
   void addSharedExperts(const std::string &mine, const std::string &hf);
-  void addLayer(const std::string &mine, const std::string &hf, bool hasExperts);
+  void addLayer(const std::string &mine, const std::string &hf, bool hasExperts, bool hasConv);
   void addMtp(int64_t index);
   void addCopy(const char *name, std::string hf, const char *of);
   void addGptOssMlp(const std::string &mine, const std::string &hf);
@@ -434,8 +435,19 @@ void Mapper::addMla(const std::string &mine, const std::string &hf) {
   addWeight(mine, hf, "self_attention.linear_proj");
 }
 
-void Mapper::addLayer(const std::string &mine, const std::string &hf, bool hasExperts) {
-  if (config_.layout == HfLayout::Deepseek)
+void Mapper::addShortConv(const std::string &mine, const std::string &hf) {
+  addNormOf(mine, hf, "short_conv.in_proj.layer_norm");
+  addWeight(mine, hf, "short_conv.in_proj");
+  addWeight(mine, hf, "short_conv.out_proj");
+  addWeight(mine, hf, "short_conv.conv");
+  params_.back().isFilter = true;
+}
+
+void Mapper::addLayer(const std::string &mine, const std::string &hf, bool hasExperts,
+                      bool hasConv) {
+  if (hasConv)
+    addShortConv(mine, hf);
+  else if (config_.layout == HfLayout::Deepseek)
     addMla(mine, hf);
   else
     addAttention(mine, hf);
@@ -456,7 +468,7 @@ void Mapper::addMtp(int64_t index) {
   add(to + ".hnorm.weight", from + ".hnorm.weight");
   add(to + ".eh_proj.weight", from + ".eh_proj.weight");
   add(to + ".final_layernorm.weight", from + ".shared_head.norm.weight");
-  addLayer(to + ".transformer_layer", from, /*hasExperts=*/true);
+  addLayer(to + ".transformer_layer", from, /*hasExperts=*/true, /*hasConv=*/false);
   // The hub stores the model's embeddings and head again in this layer.
   addCopy("embedding.word_embeddings.weight", from + ".embed_tokens.weight", "model.embed_tokens");
   if (!config_.isTied)
@@ -475,7 +487,8 @@ std::vector<HfParam> Mapper::run() {
   addEnds();
   for (int64_t layer = 0; layer < config_.layers; ++layer)
     addLayer(fmt::format("decoder.layers.{}", layer), hfLayer(config_.arch, layer),
-             config_.hasExperts(layer));
+             config_.hasExperts(layer),
+             !config_.hasConv.empty() && config_.hasConv[static_cast<size_t>(layer)]);
   for (int64_t index = 0; index < config_.mtpLayers; ++index)
     addMtp(index);
   return std::move(params_);
@@ -514,6 +527,39 @@ void readRotatedLayers(JsonFields &fields, const nlohmann::json &json, HfConfig 
   if (!rotated.empty() && std::ssize(rotated) != config.layers)
     fields.refuse("no_rope_layers", json["no_rope_layers"],
                   fmt::format("one number for each of {} layers", config.layers));
+}
+
+/// Reads which layers have a short convolution: those that a list says, or all that another list of
+/// layers with attention lacks. Without lists, no layer has one.
+void readConvLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
+  constexpr const char *kTypes = "layer_types", *kAttention = "full_attn_idxs";
+  if (!readsHfField(config.arch, kAttention))
+    return;
+  const std::vector<int64_t> attention = fields.sizes(kAttention);
+  const nlohmann::json types = json.value(kTypes, nlohmann::json());
+  const bool isListed = types.is_array() && std::ssize(types) == config.layers,
+             hasNumbers = !json.value(kAttention, nlohmann::json()).is_null();
+  for (int64_t layer = 0; layer < config.layers; ++layer)
+    config.hasConv.push_back(isListed ? types[static_cast<size_t>(layer)] == "conv"
+                                      : hasNumbers &&
+                                            std::ranges::find(attention, layer) == attention.end());
+  auto isKnown = [](const auto &type) { return type == "conv" || type == "full_attention"; };
+  if (!types.is_null() && !(isListed && std::ranges::all_of(types, isKnown)))
+    fields.refuse(kTypes, types,
+                  fmt::format("a list of {} layers of 'full_attention' or 'conv'", config.layers));
+}
+
+/// Reads the width of feed-forward layers, which may be 2/3 of what the file says, rounded up.
+void readAdjustedWidth(JsonFields &fields, HfConfig &config) {
+  constexpr const char *kMultiple = "block_multiple_of", *kWidth = "intermediate_size";
+  if (!readsHfField(config.arch, kMultiple))
+    return;
+  config.ffn = fields.size({"block_ff_dim", kWidth}, hfWholeFallback(config.arch, kWidth));
+  int64_t multiple = fields.size({kMultiple}, hfWholeFallback(config.arch, kMultiple));
+  if (multiple < 1 || multiple > kSizeMax)
+    fields.refuse(kMultiple, multiple, "a number above 0");
+  else if (fields.flag("block_auto_adjust_ff_dim", true) && config.ffn <= kSizeMax)
+    config.ffn = (2 * config.ffn / 3 + multiple - 1) / multiple * multiple;
 }
 
 /// The biases that fields request, and those that the architecture always has.
@@ -587,6 +633,7 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
   bool isWidened = readsHfField(config.arch, "n_inner"); // follows from hidden size by default
   config.ffn =
       fields.size({"intermediate_size", "n_inner"}, isWidened ? productOf(4, config.hidden) : 0);
+  readAdjustedWidth(fields, config);
   readExperts(fields, config);
   config.mtpLayers = fields.size({"num_nextn_predict_layers", "num_mtp_layers"});
   config.qLoraRank = sizeOf("q_lora_rank", 0);
@@ -598,9 +645,12 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
   config.biases = readBiases(fields, config.arch);
   config.isTied =
       isAlwaysTied(config.arch) || fields.flag(kTied, hfFallback(config.arch, kTied) == true);
+  if (constexpr const char *kOther = "tie_embedding"; readsHfField(config.arch, kOther))
+    config.isTied = fields.flag(kOther, config.isTied);
   RETURN_IF_ERROR(finish());
   RETURN_IF_ERROR(checkSizes(config, path));
   readRotatedLayers(fields, json, config);
+  readConvLayers(fields, json, config);
   RETURN_IF_ERROR(finish());
   return config;
 }

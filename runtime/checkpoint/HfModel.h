@@ -25,6 +25,7 @@ struct HfConfig {
   int64_t expertsEvery = 1;              ///< `decoder_sparse_step`: every n-th layer has experts
   std::vector<int64_t> denseLayers = {}; ///< layers without experts, sorted
   std::vector<bool> isRotated = {};      ///< by layer, if they differ: has rotary embeddings
+  std::vector<bool> hasConv = {};        ///< by layer, if the architecture has short convolutions
   int64_t qLoraRank = 0;                 ///< 0: queries are not low-rank
   bool isTied = false;
   HfBiases biases = {};                   ///< requested by fields or constant for the architecture
@@ -55,6 +56,7 @@ struct HfParam {
   std::vector<HfSegment> stacked = {}; ///< other tensors that may contain the same rows
   bool isOptional = false;             ///< biases and norms that only some models have
   bool isTransposed = false;           ///< the hub stores [in, out]
+  bool isFilter = false;               ///< the hub stores [rows, 1, columns]
   bool isVocab = false;                ///< its rows are padded
   /// If not empty: an export writes zeros of this shape, since checkpoints lack the parameter.
   std::vector<int64_t> zeros = {};

@@ -209,7 +209,11 @@ Result<Generator::Values> Generator::follow(const Body &body, std::span<const in
   for (const plan::Segment::Boundary &in : body.segment.ins)
     if (auto found = weights_.find(body.role.cells[in.cell].name); found != weights_.end())
       values[in.value] = found->second;
-  size_t attention = 0;
+  size_t kept = 0;
+  auto next = [&]() -> Kept & {
+    kept_.resize(std::max(kept_.size(), kept + 1));
+    return kept_[kept++];
+  };
   for (size_t i = 0; i < body.loss; ++i) {
     const Op &op = body.segment.ops[i];
     if (!body.isNeeded[i])
@@ -219,7 +223,8 @@ Result<Generator::Values> Generator::follow(const Body &body, std::span<const in
         ASSIGN_OR_RETURN(values[result], make(body.typeOf(result)));
       }
     RETURN_IF_ERROR(op.kind == OpKind::BatchLoad   ? loadBatch(body, op, tokens, values)
-                    : op.kind == OpKind::Attention ? attend(op, values, attention++)
+                    : op.kind == OpKind::Attention ? attend(op, values, next())
+                    : op.kind == OpKind::ShortConv ? convolve(op, values, next())
                                                    : run(body, op, values));
     for (ValueId operand : op.operands)
       if (body.last[operand] == i)
@@ -317,11 +322,8 @@ Status Generator::keep(const Value &value, Rows &rows) {
 
 /// Adds the keys and values of these tokens to the kept ones, and computes attention of their
 /// queries to all kept tokens.
-Status Generator::attend(const Op &op, Values &values, size_t number) {
+Status Generator::attend(const Op &op, Values &values, Kept &kept) {
   constexpr OpKind kOp = OpKind::Attention;
-  if (kept_.size() <= number)
-    kept_.resize(number + 1);
-  Kept &kept = kept_[number];
   const Value &q = values[plan::operandNamed<kOp>(op, "q")],
               &k = values[plan::operandNamed<kOp>(op, "k")],
               &v = values[plan::operandNamed<kOp>(op, "v")];
@@ -345,6 +347,32 @@ Status Generator::attend(const Op &op, Values &values, size_t number) {
   for (ValueId result : op.results)
     call.out[call.outCount++] = values[result].tensor();
   return work_->run(plan::opInfo(OpKind::AttentionPart).name, call);
+}
+
+/// Convolves the rows of these tokens behind the rows that the convolution still reads.
+Status Generator::convolve(const Op &op, Values &values, Kept &kept) {
+  constexpr OpKind kOp = OpKind::ShortConv;
+  const Value &x = values[plan::operandNamed<kOp>(op, "x")],
+              &w = values[plan::operandNamed<kOp>(op, "w")], &y = values[op.results[0]];
+  const int64_t rows = x.type.shape[1], added = x.type.bytes(), each = added / rows,
+                reach = w.type.shape[1] - 1, before = std::min(reach, position_);
+  Type type = x.type, result = y.type;
+  type.shape[1] = result.shape[1] = before + rows;
+  ASSIGN_OR_RETURN(Value all, make(type));
+  ASSIGN_OR_RETURN(Value out, make(result));
+  if (before > 0)
+    RETURN_IF_ERROR(work_->copy(all.data.get(), kept.keys.data.get(), before * each));
+  RETURN_IF_ERROR(work_->copy(all.data.get() + before * each, x.data.get(), added));
+  Call call;
+  call.attrs = exec::attrsOf(op);
+  for (const Tensor &operand : {all.tensor(), w.tensor(), wordsOf(before + rows, zeros_)})
+    call.in[call.inCount++] = operand;
+  call.out[call.outCount++] = out.tensor();
+  RETURN_IF_ERROR(work_->run(plan::opInfo(kOp).name, call));
+  const int64_t left = std::max(before + rows - reach, int64_t{0});
+  kept.keys.data = Block(all.data, all.data.get() + left * each);
+  const int64_t bytes = y.type.bytes();
+  return work_->copy(y.data.get(), out.data.get() + bytes / rows * before, bytes);
 }
 
 Result<std::vector<float>> Generator::scoresOf(const Op &loss, const Values &values, int64_t at) {

@@ -1,6 +1,7 @@
 // Continues a text with a model. Runs the forward ops of the model's logical plan one by one with a
 // backend's kernels, and keeps the keys and values of all tokens so far. So the model is not
-// implemented a second time, except that attention reads the kept keys and values.
+// implemented a second time, except that attention reads the kept keys and values, and convolutions
+// read the kept rows.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +61,8 @@ private:
     Block data;
     int64_t bytes = 0; ///< that the block has
   };
-  /// The keys and values of one attention op for all tokens so far.
+  /// The keys and values of one attention op for all tokens so far, or the last operands of one
+  /// convolution.
   struct Kept {
     Rows keys, values;
   };
@@ -72,7 +74,8 @@ private:
   /// Writes `data`, of the value's size, to the device.
   Status put(const Value &value, const void *data);
   Status run(const Body &body, const plan::Op &op, Values &values);
-  Status attend(const plan::Op &op, Values &values, size_t number);
+  Status attend(const plan::Op &op, Values &values, Kept &kept);
+  Status convolve(const plan::Op &op, Values &values, Kept &kept);
   Status keep(const Value &value, Rows &rows);
   /// Loads a batch of one sample with one document, at the positions after those so far.
   Status loadBatch(const Body &body, const plan::Op &op, std::span<const int32_t> tokens,
@@ -90,7 +93,7 @@ private:
   std::unique_ptr<hal::Backend> host_; ///< of onHost(); it and the work outlive what follows
   std::unique_ptr<Work> work_;
   std::map<std::string, Value> weights_; ///< by the name of their cell
-  std::vector<Kept> kept_;               ///< by attention op
+  std::vector<Kept> kept_;               ///< by attention op or convolution
   int64_t places_ = 0;                   ///< number of positions that the blocks below have
   Block counting_, zeros_;               ///< 0, 1, 2, ..., and as many zeros
   Block positions_;                      ///< of the rows that are running

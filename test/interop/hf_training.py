@@ -44,6 +44,7 @@ LITE = {key: value for key, value in LATENT.items() if key not in ("n_group", "t
 DOTS = {**GLM, "num_experts_per_tok": 2, "norm_topk_prob": True, "routed_scaling_factor": 2.5}
 del DOTS["num_mtp_layers"]
 MULTIPLIERS = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 8.0}
+LFM2 = {**SIZES, **PLAIN}
 GEMMA = {**SIZES, "pad_token_id": None, "head_dim": 16, "query_pre_attn_scalar": 12, "sliding_window": 6}
 LLAMA4 = {**SIZES, "pad_token_id": None, "num_hidden_layers": 4, "head_dim": 16, "intermediate_size": 40, "intermediate_size_mlp": 64,
           "num_local_experts": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
@@ -167,6 +168,10 @@ FAMILIES = {
                                     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
                                     "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e6, "factor": 16.0, "low_freq_factor": 1.0,
                                                         "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}}, []),
+    "lfm2": ("lfm2", {**LFM2, "layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False}, []),
+    "lfm2_untied": ("lfm2", {**LFM2, "num_hidden_layers": 4, "full_attn_idxs": [0, 2], "conv_L_cache": 4, "norm_eps": 1e-6,
+                             "block_ff_dim": 100, "block_multiple_of": 16, "tie_embedding": False,
+                             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}, []),
     # Dense layers; in transformers, each is the only expert of its layer.
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),

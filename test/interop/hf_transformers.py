@@ -78,6 +78,7 @@ FAMILIES = {
     "granitemoe": {**SIZES, "intermediate_size": 24, "num_local_experts": 4, "num_experts_per_tok": 2, "residual_multiplier": 0.22},
     "hunyuan_v1_dense": {**SIZES, "pad_token_id": None, "head_dim": 8},
     "exaone4": {**SIZES, "sliding_window": 8},
+    "lfm2": {**SIZES, "pad_token_id": None, "layer_types": ["conv", "full_attention"], "conv_L_cache": 4},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64},
 }
 VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}

@@ -54,7 +54,7 @@ WAYS = {
                                 'dataset.valid_data_path = ["texts", "texts"]'],
     "model.fp8": FP8, "model.first_last_layers_bf16": [*FP8, "model.num_layers = 3", "model.first_last_layers_bf16 = true"],
     "model.fp16": ["mixed_precision = fp16_mixed"], "model.bf16": ["mixed_precision = bf16_mixed"],
-    "model.no_rope_freq": NO_ROPE, "model.attn_temperature_tuning": [*NO_ROPE, "model.attn_temperature_tuning = true"],
+    "model.short_conv_freq": ["model.short_conv_freq = [2]"], "model.no_rope_freq": NO_ROPE, "model.attn_temperature_tuning": [*NO_ROPE, "model.attn_temperature_tuning = true"],
     "model.moe_shared_expert_intermediate_size": [*EXPERTS, "model.moe_shared_expert_intermediate_size = 32"],
     "model.window_size": ["model.window_size = [2, 0]", "model.position_embedding_type = rope"],
     "model.multi_latent_attention": ["model.multi_latent_attention = true", "model.position_embedding_type = rope"],

@@ -91,10 +91,11 @@ SIZES = [1, 1, 1, 2, 2, 3, 4]
 # Values on which rules depend. Other options are drawn by type alone.
 DOMAINS = {
     "model": ["gpt", "gpt", "gpt", "llama", "llama", "qwen3", "nemotron", "phi3", "glm4", "olmo2", "gemma2",
-              "gemma3", "llama4", "starcoder2", "smollm3", "olmo3", "stablelm", "granite", "hunyuan", "exaone4"],
+              "gemma3", "llama4", "starcoder2", "smollm3", "olmo3", "stablelm", "granite", "hunyuan", "exaone4", "lfm2"],
     "model.num_layers": [1, 2, 3, 4], "model.hidden_size": [32, 48, 64, 66], "model.num_attention_heads": [2, 4, 6],
     "model.num_query_groups": [1, 2, 3, 4], "model.kv_channels": [7, 8, 16], "model.ffn_hidden_size": [64, 66, 96],
     "model.attention_chunk_size": [5, 8, 16], "model.no_rope_freq": [[1], [2], [0, 1], [2, 0]],
+    "model.short_conv_freq": [[1], [2], [3], [0, 1], [1, 1], [2, 0]], "model.short_conv_kernel_dim": [1, 3, 4, 9],
     "model.window_attn_skip_freq": [[1], [2], [3], [1, 0], [1, 0, 1], [0]],
     "model.seq_length": [16, 32, 48, 30], "model.max_position_embeddings": [16, 32, 64],
     "model.vocab_size": [100, 128, 257, 1000], "model.tensor_model_parallel_size": SIZES,

@@ -184,6 +184,8 @@ constexpr Row kRows[] = {
     {"attention_join", "heads=N values=D lse~floats morelse~floats", ""},
     {"attention_sink", "heads=N values=D lse~floats", ""},
     {"attention_sink_bwd", "heads=N values=D dsink~floats", ""},
+    {"short_conv", "taps=4 docs~docs", "reset_mask=1"},
+    {"short_conv_bwd", "taps=4 docs~docs dw~floats", "reset_mask=1"},
     {"transpose", "x[B,S,H] y[G,R,H/G]", "outer=R inner=G"},
     {"merge_slices", "x[2,B,S,H] y[B,2*S,H] x~data", "outer=B inner=2"},
     {"roll", "", "by=1"},

@@ -150,6 +150,7 @@ TEST(CudaOps, AccumulateOntoWhatIsThere) {
                                                                 {"rmsnorm_bwd", {1}},
                                                                 {"rmsnorm_part_bwd", {1}},
                                                                 {"layernorm_bwd", {1, 2}},
+                                                                {"short_conv_bwd", {1}},
                                                                 {"lm_loss_grad", {2}}};
   for (auto &[op, which] : results)
     for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel})

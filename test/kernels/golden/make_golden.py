@@ -748,3 +748,34 @@ muon("wide", (4, 9), (), True, 2e-6)
 muon("tall", (16, 5), (), False, 2e-6, nesterov=True, coefficient_type="polar_express", num_ns_steps=9, scale_mode="unit_rms_norm")
 muon("turns", (16, 6), (4, 2, 2), True, 2e-6, coefficient_type="cubic5", scale_mode="shape_scaling", extra_scale_factor=0.2)
 muon("bf16", (16, 24), (), True, 1e-3, prec="medium", coefficient_type="simple", nesterov=True)
+
+
+def short_conv(dtype, begins, taps):
+    """PyTorch's grouped convolution of each document by itself, as transformers' Lfm2ShortConv has it."""
+    name, positions, channels = NAMES[dtype], 7, 3
+    x, w, dy = rand(dtype, 2, positions, 3 * channels), rand(dtype, channels, 1, taps), rand(dtype, 2, positions, channels)
+    docs = torch.zeros(2, positions, dtype=torch.int32)
+    lx, lw = leaf(x), leaf(w)
+    rows = []
+    for sample, starts in enumerate(begins):
+        parts = []
+        for first, end in zip(starts, (*starts[1:], positions)):
+            docs[sample, first:end] = first
+            before, after, value = lx[sample, first:end].T.chunk(3)
+            convolved = F.conv1d(before * value, lw, padding=taps - 1, groups=channels)[:, :end - first]
+            parts.append((after * convolved).T)
+        rows.append(torch.cat(parts))
+    y = torch.stack(rows)
+    y.backward(dy)
+    kind = f"{taps}_{'documents' if len(begins[0]) > 1 else 'whole'}_{name}"
+    attrs = {"reset_mask": len(begins[0]) > 1}
+    Case(f"short_conv_{kind}", "short_conv", **attrs).given(x, dtype).given(w[:, 0], dtype).given(docs).wanted(y, 1e-6, dtype)
+    Case(f"short_conv_bwd_{kind}", "short_conv_bwd", **attrs).given(dy, dtype).given(x, dtype).given(w[:, 0], dtype).given(docs) \
+        .wanted(lx.grad, 2e-6, dtype).wanted(lw.grad[:, 0], 2e-6)
+
+
+torch.manual_seed(2026)
+for data in (F32, BF16):
+    for taps in (1, 3, 4):
+        short_conv(data, ((0,), (0,)), taps)
+        short_conv(data, ((0, 1, 4), (0, 5, 6)), taps)

@@ -42,7 +42,7 @@ protected:
         const ParamKindInfo &kind = model::paramKindInfo(param.kind);
         EXPECT_TRUE(isOneOf(kind.names, param.name)) << path << ": " << kind.word << param.name;
         size_t rank = param.shape.size() - (param.isStacked ? 1 : 0);
-        EXPECT_EQ(rank, kind.shape == ParamKindInfo::Matrix ? 2u : 1u) << path << param.name;
+        EXPECT_EQ(rank, kind.shape == ParamKindInfo::Vector ? 1u : 2u) << path << param.name;
         seen_.insert(kind.word);
       }
   }

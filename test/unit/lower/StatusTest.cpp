@@ -151,6 +151,12 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 2 }
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 })",
+    // A short convolution in every second layer.
+    R"(model lfm2 { num_layers = 2  hidden_size = 32  num_attention_heads = 4  num_query_groups = 2
+                    seq_length = 8  vocab_size = 61  short_conv_freq = [2] }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 })",
     // Latent attention.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61  multi_latent_attention = true  mscale_all_dim = 0.5

@@ -44,6 +44,9 @@ class Case:
     # Soft caps of scores and of logits; and the size whose square root divides scores (0: a head's size).
     caps: tuple = (None, None)
     score_size: int = 0
+    # Layers with a short convolution in place of attention, and the positions that it adds.
+    convs: tuple = ()
+    taps: int = 3
     # Rotary base of layers with a window, whose positions are not scaled; 0: the base of all layers.
     window_base: float = 0.0
     # Limit of the factors of gpt_oss' gated unit.
@@ -262,6 +265,18 @@ GEMMA3 = replace(
     rotary_base=1000000.0,
     window_base=100.0,
     rope=(("factor", 8.0), ("rope_type", "linear")),
+)
+# Short convolutions in the first, second and fourth layer, as in LFM2.
+LFM2 = replace(
+    LLAMA,
+    name="lfm2",
+    module="lfm2",
+    num_layers=4,
+    tied=True,
+    qk_norm=True,
+    convs=(0, 1, 3),
+    init_std=0.06,
+    rotary_base=1000000.0,
 )
 # A token uses two of four experts, or four of eight whose width differs from that of dense layers.
 MIXTRAL = replace(
@@ -502,6 +517,7 @@ CASES = [
     GEGLU,
     GEMMA2,
     GEMMA3,
+    LFM2,
     MIXTRAL,
     MIXTRAL_BALANCED,
     LLAMA_MUON,

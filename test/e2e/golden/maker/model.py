@@ -80,9 +80,17 @@ def parameter_shapes(case):
         if case.has_gate:
             shapes[f"{layer}mlp.shared_experts.gate_weight"] = (1, h)
 
-    def add_layer(layer, has_experts):
+    def conv(layer):
+        norm(f"{layer}short_conv.in_proj.layer_norm_")
+        linear(f"{layer}short_conv.in_proj", 3 * h, h)
+        shapes[f"{layer}short_conv.conv.weight"] = (h, case.taps)
+        linear(f"{layer}short_conv.out_proj", h, h)
+
+    def add_layer(layer, has_experts, has_conv=False):
         if case.latent:
             latent(layer)
+        elif has_conv:
+            conv(layer)
         else:
             norm(f"{layer}self_attention.linear_qkv.layer_norm_")
             linear(f"{layer}self_attention.linear_qkv", (case.heads + 2 * case.groups) * head, h)
@@ -106,7 +114,7 @@ def parameter_shapes(case):
             norm(f"{layer}post_mlp_layernorm.")
 
     for i in range(case.num_layers):
-        add_layer(f"decoder.layers.{i}.", case.has_experts(i))
+        add_layer(f"decoder.layers.{i}.", case.has_experts(i), i in case.convs)
     norm("decoder.final_layernorm.")
     if not case.tied:
         shapes["output_layer.weight"] = (case.padded_vocab, h)
@@ -126,7 +134,7 @@ def initial_values(case):
     shapes = parameter_shapes(case)
 
     def deviation(name):
-        scaled = "linear_proj.weight" in name or "linear_fc2.weight" in name
+        scaled = any(end in name for end in ("linear_proj.weight", "linear_fc2.weight", "out_proj.weight"))
         return case.init_std / math.sqrt(2 * case.num_layers) if scaled else case.init_std
 
     for name, shape in shapes.items():

@@ -153,6 +153,16 @@ def new_module(case, dtype, attention):
             "Gemma3Text",
             {**epsilon, **window, **gemma_fields(case), "rope_parameters": rotations(case, common["rope_parameters"])},
         ),
+        "lfm2": (
+            "Lfm2",
+            {
+                "norm_eps": case.eps,
+                "layer_types": ["conv" if i in case.convs else "full_attention" for i in range(case.num_layers)],
+                "conv_L_cache": case.taps,
+                "block_auto_adjust_ff_dim": False,
+                "pad_token_id": None,  # or its embedding would not be trained
+            },
+        ),
         "deepseek_v2": ("DeepseekV2", {**epsilon, **latent_sizes(case)}),
         "deepseek_v3": ("DeepseekV3", {**epsilon, **latent_sizes(case)}),
     }
@@ -391,8 +401,34 @@ def add_latent(case, p, state, theirs, ours):
         state[f"{theirs}.q_proj.weight"] = p[f"{ours}.linear_q_proj.weight"]
 
 
+# The names of LFM2's modules that differ from Llama's.
+LFM2 = {
+    "model.norm.": "model.embedding_norm.", ".input_layernorm.": ".operator_norm.", ".post_attention_layernorm.": ".ffn_norm.",
+    ".q_norm.": ".q_layernorm.", ".k_norm.": ".k_layernorm.", ".o_proj.": ".out_proj.", ".mlp.gate_proj.": ".feed_forward.w1.",
+    ".mlp.up_proj.": ".feed_forward.w3.", ".mlp.down_proj.": ".feed_forward.w2.",
+}
+
+
+def renamed(name):
+    for ours, theirs in LFM2.items():
+        name = name.replace(ours, theirs)
+    return name
+
+
 def state_of(case, p):
     """{name in transformers: tensor}."""
+    state = with_names_of_llama(case, p)
+    return {renamed(name): value for name, value in state.items()} if case.module == "lfm2" else state
+
+
+def add_conv(p, state, theirs, ours):
+    """Adds a short convolution."""
+    for name in ("in_proj", "out_proj"):
+        state[f"{theirs}.{name}.weight"] = p[f"{ours}.{name}.weight"]
+    state[f"{theirs}.conv.weight"] = p[f"{ours}.conv.weight"][:, None]
+
+
+def with_names_of_llama(case, p):
     state = {"model.embed_tokens.weight": p["embedding.word_embeddings.weight"]}
     state["lm_head.weight"] = p[
         "embedding.word_embeddings.weight" if case.tied else "output_layer.weight"
@@ -415,11 +451,15 @@ def state_of(case, p):
         if case.latent:
             norm(f"{theirs}.input_layernorm", f"{ours}.input_layernorm.")
             add_latent(case, p, state, f"{theirs}.self_attn", attention)
+        elif i in case.convs:
+            norm(f"{theirs}.input_layernorm", f"{ours}.short_conv.in_proj.layer_norm_")
+            add_conv(p, state, f"{theirs}.conv", f"{ours}.short_conv")
         else:
             norm(f"{theirs}.input_layernorm", f"{attention}.linear_qkv.layer_norm_")
             add_grouped(case, p, state, f"{theirs}.self_attn", attention)
-        state[f"{theirs}.self_attn.o_proj.weight"] = p[f"{attention}.linear_proj.weight"]
-        if case.qk_norm:
+        if i not in case.convs:
+            state[f"{theirs}.self_attn.o_proj.weight"] = p[f"{attention}.linear_proj.weight"]
+        if case.qk_norm and i not in case.convs:
             norm(f"{theirs}.self_attn.q_norm", f"{attention}.q_layernorm.")
             norm(f"{theirs}.self_attn.k_norm", f"{attention}.k_layernorm.")
         block = "feed_forward" if case.module == "llama4" else "mlp"

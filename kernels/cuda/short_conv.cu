@@ -1,0 +1,204 @@
+// short_conv and its gradient as kernels/host/ShortConv.cpp describes them, with at most 4
+// positions. Mapping: a warp has 256 channels of rows at a fixed distance, with the filter in
+// registers; rows that neighbours have read come from the caches. Terms of dw stay in registers;
+// warps and then blocks are added in order. Data are f32, bf16 or f16 each, all sums f32. Limited
+// by memory.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/columns.cuh"
+#include "runtime/base/CudaLimits.h"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr int kTapsMax = static_cast<int>(cudaLimit(CudaLimit::ShortConvTaps).most);
+
+/// A number of each of a thread's channels, [j] for the position `j` before.
+using Taps = float[kTapsMax][kChunk];
+
+/// The call, with y or its gradient in `y`; `partials`: terms of dw, [blocks, cols, taps].
+struct Conv {
+  Data x, w, y, dx;
+  const int32_t *docs;
+  float *partials;
+  int64_t rows, positions, cols;
+  int taps;
+  bool isReset;
+
+  Conv(const Call &call, int first, const Tensor &y)
+      : x(dataOf(call.in[first])), w(dataOf(call.in[first + 1])), y(dataOf(y)),
+        docs(static_cast<const int32_t *>(call.in[first + 2].data)), partials(nullptr),
+        rows(y.rows()), positions(y.shape[1]), cols(y.cols()),
+        taps(static_cast<int>(call.in[first + 1].shape[1])), isReset(call.attrs.reset_mask) {}
+
+  /// How many positions the convolution of a row adds. Rows are numbered over all samples.
+  __device__ __forceinline__ int reach(int64_t row) const {
+    int64_t s = row % positions, first = isReset ? docs[row] : 0;
+    first = first < 0 ? 0 : first > s ? s : first;
+    return static_cast<int>(s - first < taps ? s - first + 1 : taps);
+  }
+};
+
+/// The channels and rows of a thread.
+struct Place {
+  const Conv &p;
+  int64_t c, row, step;
+  int n; ///< number of channels
+
+  __device__ explicit Place(const Conv &p)
+      : p(p), c(int64_t{blockIdx.x} * kSumColumns + threadIdx.x * kChunk),
+        row(int64_t{blockIdx.y} * kSumWarps + threadIdx.y), step(int64_t{gridDim.y} * kSumWarps),
+        n(c < p.cols ? upToChunk(p.cols - c) : 0) {}
+
+  __device__ __forceinline__ void loadFilter(Taps &w) const {
+#pragma unroll
+    for (int j = 0; j < kTapsMax; ++j)
+#pragma unroll
+      for (int k = 0; k < kChunk; ++k)
+        w[j][k] = j < p.taps && k < n ? element(p.w, (c + k) * p.taps + p.taps - 1 - j) : 0.0f;
+  }
+  __device__ __forceinline__ int64_t partAt(int64_t row, int part) const {
+    return (row * 3 + part) * p.cols + c;
+  }
+  template <Mode M>
+  __device__ __forceinline__ void multiply(int64_t row, int part, float (&v)[kChunk]) const {
+    float x[kChunk];
+    load8<M>(p.x, partAt(row, part), n, x);
+#pragma unroll
+    for (int k = 0; k < kChunk; ++k)
+      v[k] *= x[k];
+  }
+  /// The convolution at a row, and what `each(j, products)` does with the products that it adds.
+  template <Mode M, typename Each>
+  __device__ __forceinline__ void convolve(int64_t row, const Taps &w, float (&sum)[kChunk],
+                                           Each each) const {
+    const int reach = p.reach(row);
+#pragma unroll
+    for (int j = kTapsMax - 1; j >= 0; --j)
+      if (j < reach) {
+        float v[kChunk];
+        load8<M>(p.x, partAt(row - j, 0), n, v);
+        multiply<M>(row - j, 2, v);
+#pragma unroll
+        for (int k = 0; k < kChunk; ++k)
+          sum[k] += w[j][k] * v[k];
+        each(j, v);
+      }
+  }
+};
+
+template <Mode M>
+__global__ void __launch_bounds__(kSumWarps *kWarp) convolve(const __grid_constant__ Conv p) {
+  awaitPrevious();
+  const Place at(p);
+  Taps w;
+  at.loadFilter(w);
+  for (int64_t row = at.row; at.n > 0 && row < p.rows; row += at.step) {
+    float sum[kChunk] = {};
+    at.convolve<M>(row, w, sum, [](int, const float(&)[kChunk]) {});
+    at.multiply<M>(row, 1, sum);
+    store8<M>(p.y, row * p.cols + at.c, at.n, sum);
+  }
+}
+
+/// Writes dx of a row, and adds its terms of dw to `sums`.
+template <Mode M>
+__device__ __forceinline__ void differentiateRow(const Place &at, int64_t row, const Taps &w,
+                                                 Taps &sums) {
+  const Conv &p = at.p;
+  float g[kChunk], conv[kChunk] = {}, read[kChunk] = {}, v[kChunk];
+  load8<M>(p.y, row * p.cols + at.c, at.n, g);
+  at.multiply<M>(row, 1, g);
+  at.convolve<M>(row, w, conv, [&](int j, const float(&products)[kChunk]) {
+#pragma unroll
+    for (int k = 0; k < kChunk; ++k)
+      sums[j][k] += g[k] * products[k];
+  });
+  const int64_t left = p.positions - row % p.positions;
+#pragma unroll
+  for (int j = 0; j < kTapsMax; ++j)
+    if (j < p.taps && j < left && j < p.reach(row + j)) {
+      load8<M>(p.y, (row + j) * p.cols + at.c, at.n, v);
+      at.multiply<M>(row + j, 1, v);
+#pragma unroll
+      for (int k = 0; k < kChunk; ++k)
+        read[k] += w[j][k] * v[k];
+    }
+  load8<M>(p.y, row * p.cols + at.c, at.n, v);
+#pragma unroll
+  for (int k = 0; k < kChunk; ++k)
+    conv[k] *= v[k], v[k] = read[k];
+  at.multiply<M>(row, 0, v);
+  at.multiply<M>(row, 2, read);
+  store8<M>(p.dx, at.partAt(row, 0), at.n, read);
+  store8<M>(p.dx, at.partAt(row, 1), at.n, conv);
+  store8<M>(p.dx, at.partAt(row, 2), at.n, v);
+}
+
+template <Mode M>
+__global__ void __launch_bounds__(kSumWarps *kWarp) convolveBwd(const __grid_constant__ Conv p) {
+  awaitPrevious();
+  __shared__ float shared[kSumWarps][kSumColumns];
+  const Place at(p);
+  Taps w, sums = {};
+  at.loadFilter(w);
+  for (int64_t row = at.row; at.n > 0 && row < p.rows; row += at.step)
+    differentiateRow<M>(at, row, w, sums);
+  const int thread = static_cast<int>(threadIdx.y * kWarp + threadIdx.x);
+  const int64_t column = int64_t{blockIdx.x} * kSumColumns + thread;
+#pragma unroll
+  for (int j = 0; j < kTapsMax; ++j) {
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kChunk; ++k)
+      shared[threadIdx.y][threadIdx.x * kChunk + k] = sums[j][k];
+    __syncthreads();
+    float total = 0;
+#pragma unroll
+    for (int i = 0; i < kSumWarps; ++i)
+      total += shared[i][thread];
+    if (column < p.cols && j < p.taps)
+      p.partials[(blockIdx.y * p.cols + column) * p.taps + p.taps - 1 - j] = total;
+  }
+}
+
+void runConv(const Call &call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  const Conv p(call, 0, y);
+  forMode(modeOf({&x, &y}, p.cols), [&]<Mode M>() {
+    launchKernel(convolve<M>, sumGrid(y), dim3(kWarp, kSumWarps), 0, queueOf(call), p);
+  });
+}
+
+struct Buffers {
+  float *partials;
+  Buffers(const Call &call, Scratch &scratch)
+      : partials(scratch.take<float>(sumGrid(call.in[0]).y * call.in[2].numel())) {}
+};
+
+void runConvBwd(const Call &call) {
+  Scratch scratch(call);
+  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
+  Conv p(call, 1, dy);
+  p.dx = dataOf(dx), p.partials = Buffers(call, scratch).partials;
+  const dim3 grid = sumGrid(dy);
+  forMode(modeOf({&dy, &x, &dx}, p.cols), [&]<Mode M>() {
+    launchKernel(convolveBwd<M>, grid, dim3(kWarp, kSumWarps), 0, queueOf(call), p);
+  });
+  ColumnTargets targets = {};
+  targets.out[0] = dataOf(call.out[1]);
+  launchAddPartials(call, p.partials, static_cast<int>(grid.y), 1, p.cols * p.taps, targets);
+}
+
+template <const Kernel *kOracle, int kFilter> const char *accepts(const Call &call) {
+  const char *reason = acceptsAs<kOracle>(call);
+  return reason ? reason : cudaRefusal(CudaLimit::ShortConvTaps, call.in[kFilter].shape[1]);
+}
+
+} // namespace
+
+const Kernel kShortConv = {"short_conv_cuda", runConv, accepts<&host::kShortConv, 1>};
+const Kernel kShortConvBwd = {"short_conv_bwd_cuda", runConvBwd, accepts<&host::kShortConvBwd, 2>,
+                              workspaceOf<Buffers>};
+
+} // namespace shardc::kernels::cuda
