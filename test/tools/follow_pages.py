@@ -20,7 +20,7 @@ import page_session
 # Pages for people who change shardc; their commands are those of ./dev, and of tests.
 INTERNAL = re.compile(r"adding-|contributing|testing|releasing|writing|architecture|coordinates|factors|glossary|commands")
 PROGRAM = re.compile(r"(?:\w+=\S+ )*(shardc(-run|-opt)?|(~/shardc/bin/)?pip|python3|kubectl|torchrun|sbatch|srun|mpirun|flux|export|sed|echo|podman"
-                     r"|\./dev|cmake|nvim|git|cd|npx|code|mkdir|lit)( |$)")
+                     r"|\./dev|cmake|nvim|git|cd|npx|code|mkdir|lit|sudo|tensorboard)( |$)")
 # What a command needs that a bare machine lacks.
 NEEDS = [
     (r"^kubectl ", "a Kubernetes cluster"),
@@ -35,6 +35,7 @@ NEEDS = [
     (r"--restarts=3 ", "a Kubernetes cluster: test/launch/pod_runs.py starts pods"),
     (r"hf llama|run train.recipe|hf trained", "a model of transformers: test/docs/pages.test makes one, and runs these"),
     (r"^tensorboard ", "tensorboard"),
+    (r"^sudo ", "root"),
     (r"--run launch.sh|bridge-python --run", "namespaces, which no chroot has: test/import runs these"),
     (r"cluster.rates=machine.jsonl|--rates=machine.jsonl", "a GPU, which writes machine.jsonl"),
     (r"models/Llama-3.1-8B|data/chat|data/pairs|(generate|score) checkpoints", "the weights and the tokenizer of Llama 3.1 8B"),
