@@ -10,21 +10,21 @@
 #include "runtime/plan/JobFacts.h"
 
 namespace shardc::passes {
-
 namespace {
 
-/// By op: its number of rows in BackwardRules.def.
-constexpr std::array<int, plan::kOpCount> rowsOfOps() {
-  std::array<int, plan::kOpCount> rows{};
-#define RULE(op) ++rows[static_cast<size_t>(OpKind::op)];
-#define CONSTANT(op) ++rows[static_cast<size_t>(OpKind::op)];
-#define LATER(op) ++rows[static_cast<size_t>(OpKind::op)];
+using Rule = void (*)(Gradients &, const Op &);
+
+void endGradient(Gradients &, const Op &) {}
+
+/// By op; null: only passes after the backward pass make it.
+constexpr std::array<Rule, plan::kOpCount> rulesOfOps() {
+  std::array<Rule, plan::kOpCount> rules{};
+#define RULE(op) rules[static_cast<size_t>(OpKind::op)] = back##op;
+#define CONSTANT(op) rules[static_cast<size_t>(OpKind::op)] = endGradient;
 #include "compiler/passes/BackwardRules.def"
-  return rows;
+  return rules;
 }
-constexpr std::array<int, plan::kOpCount> kRowsOfOps = rowsOfOps();
-static_assert(std::ranges::all_of(kRowsOfOps, [](int rows) { return rows == 1; }),
-              "each op of Ops.def has one row in BackwardRules.def");
+constexpr std::array<Rule, plan::kOpCount> kRules = rulesOfOps();
 
 } // namespace
 
@@ -75,36 +75,11 @@ void Gradients::write() {
     segment_.ops[i].phase = plan::Phase::Backward;
 }
 
-bool Gradients::hasRule(const Op &op) {
-  switch (op.kind) {
-#define RULE(enumerator)                                                                           \
-  case OpKind::enumerator:                                                                         \
-    return true;
-#define CONSTANT(enumerator)                                                                       \
-  case OpKind::enumerator:                                                                         \
-    return true;
-#define LATER(enumerator)                                                                          \
-  case OpKind::enumerator:                                                                         \
-    return false;
-#include "compiler/passes/BackwardRules.def"
-  }
-  return false;
-}
+bool Gradients::hasRule(const Op &op) { return kRules[static_cast<size_t>(op.kind)] != nullptr; }
 
 void Gradients::applyRule(const Op &op) {
   SHARDC_CHECK(hasRule(op), "op '{}' has no backward rule", plan::opInfo(op).name);
-  switch (op.kind) {
-#define RULE(enumerator)                                                                           \
-  case OpKind::enumerator:                                                                         \
-    return back##enumerator(*this, op);
-#define CONSTANT(enumerator)                                                                       \
-  case OpKind::enumerator:                                                                         \
-    return;
-#define LATER(enumerator)                                                                          \
-  case OpKind::enumerator:                                                                         \
-    break;
-#include "compiler/passes/BackwardRules.def"
-  }
+  kRules[static_cast<size_t>(op.kind)](*this, op);
 }
 
 ValueId Gradients::newGrad(ValueId of) {
