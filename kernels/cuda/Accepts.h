@@ -1,8 +1,9 @@
-// A CUDA kernel accepts exactly the calls that the host kernel of its op accepts, by the same
-// checks.
+// A CUDA kernel accepts the calls that the host kernel of its op accepts, by the same checks. Some
+// add their own.
 #pragma once
 
 #include "kernels/api/Kernel.h"
+#include "kernels/cuda/Rows.h"
 #include "kernels/host/Rows.h"
 #include "kernels/host/Scratch.h"
 
@@ -12,6 +13,17 @@ namespace shardc::kernels::cuda {
 template <const Kernel *kOracle> const char *acceptsAs(const Call &call) {
   return kOracle->accepts(call);
 }
+
+constexpr Kernel kernelOf(const char *name, const char *(*accepts)(const Call &), KernelFn run,
+                          size_t (*workspaceBytes)(const Call &) = nullptr) {
+  return {name, run, accepts, workspaceBytes};
+}
+
+/// Defines the kernel of a row: SHARDC_KERNEL(enumerator, accepts, run, [workspace]). `accepts`, a
+/// template such as acceptsAs, gets the host kernel of the row.
+#define SHARDC_KERNEL(enumerator, accepts, ...)                                                    \
+  const Kernel k##enumerator =                                                                     \
+      kernelOf(kName##enumerator.text, accepts<&host::k##enumerator>, __VA_ARGS__)
 
 using host::Scratch;
 using host::workspaceOf;

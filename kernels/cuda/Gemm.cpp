@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
+#include <cuda_runtime.h>
 #include <fstream>
 #include <functional>
 #include <mutex>
@@ -19,11 +21,47 @@
 #include "kernels/cuda/Choices.h"
 #include "kernels/cuda/CublasLt.h"
 #include "kernels/cuda/PlainGemm.h"
-#include "kernels/cuda/Timing.h"
 #include "kernels/cuda/Tuning.h"
 
 namespace shardc::kernels::cuda {
 namespace {
+
+/// Enqueues the work once; false if it cannot run.
+using Way = std::function<bool()>;
+
+/// Returns the milliseconds of one run, averaged over several runs if it is short; negative if it
+/// cannot run. The first run loads the kernel and is not counted.
+float timeOf(const Way &run, cudaStream_t stream) {
+  constexpr float kEnough = 0.5f; // ms
+  constexpr int kGroupsMax = 4;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  bool good = cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess;
+  float ms = 0;
+  auto measure = [&](int runs) {
+    good = good && cudaEventRecord(begin, stream) == cudaSuccess;
+    for (int i = 0; good && i < runs; ++i)
+      good = run();
+    good = good && cudaEventRecord(end, stream) == cudaSuccess &&
+           cudaEventSynchronize(end) == cudaSuccess &&
+           cudaEventElapsedTime(&ms, begin, end) == cudaSuccess;
+    return ms / static_cast<float>(runs);
+  };
+  measure(1);
+  float mean = measure(1);
+  if (mean < kEnough)
+    mean = measure(kGroupsMax);
+  for (cudaEvent_t event : {begin, end})
+    if (event)
+      cudaEventDestroy(event);
+  cudaGetLastError();
+  return good ? mean : -1;
+}
+
+/// Returns the index of the fastest implementation according to fastestBy(), or ways.size() if none
+/// can run. Blocks until the work is complete.
+size_t fastest(const std::vector<Way> &ways, cudaStream_t stream) {
+  return fastestBy(ways.size(), [&](size_t way) { return timeOf(ways[way], stream); });
+}
 
 constexpr int kDevicesMax = 64;
 constexpr int64_t kWorkspaceAlign = 256;

@@ -304,26 +304,19 @@ template <typename Unit> void runWeightedBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kGelu = {"gelu_cuda", runGelu, acceptsAs<&host::kGelu>};
-const Kernel kGeluBwd = {"gelu_bwd_cuda", runGeluBwd, acceptsAs<&host::kGeluBwd>};
-const Kernel kSquaredRelu = {"squared_relu_cuda", runSquaredRelu, acceptsAs<&host::kSquaredRelu>};
-const Kernel kSquaredReluBwd = {"squared_relu_bwd_cuda", runSquaredReluBwd,
-                                acceptsAs<&host::kSquaredReluBwd>};
-const Kernel kSwiGlu = {"swiglu_cuda", runGated<SwiGlu>, acceptsAs<&host::kSwiGlu>};
-const Kernel kSwiGluBwd = {"swiglu_bwd_cuda", runGatedBwd<SwiGlu>, acceptsAs<&host::kSwiGluBwd>};
-const Kernel kWeightedSwiGlu = {"weighted_swiglu_cuda", runWeighted<SwiGlu>,
-                                acceptsAs<&host::kWeightedSwiGlu>};
-const Kernel kWeightedSwiGluBwd = {"weighted_swiglu_bwd_cuda", runWeightedBwd<SwiGlu>,
-                                   acceptsAs<&host::kWeightedSwiGluBwd>};
-const Kernel kGeGlu = {"geglu_cuda", runGated<GeGlu>, acceptsAs<&host::kGeGlu>};
-const Kernel kGeGluBwd = {"geglu_bwd_cuda", runGatedBwd<GeGlu>, acceptsAs<&host::kGeGluBwd>};
-const Kernel kQuickGeGlu = {"quick_geglu_cuda", runGated<QuickGeGlu>,
-                            acceptsAs<&host::kQuickGeGlu>};
-const Kernel kQuickGeGluBwd = {"quick_geglu_bwd_cuda", runGatedBwd<QuickGeGlu>,
-                               acceptsAs<&host::kQuickGeGluBwd>};
-const Kernel kWeightedQuickGeGlu = {"weighted_quick_geglu_cuda", runWeighted<QuickGeGlu>,
-                                    acceptsAs<&host::kWeightedQuickGeGlu>};
-const Kernel kWeightedQuickGeGluBwd = {"weighted_quick_geglu_bwd_cuda", runWeightedBwd<QuickGeGlu>,
-                                       acceptsAs<&host::kWeightedQuickGeGluBwd>};
+SHARDC_KERNEL(Gelu, acceptsAs, runGelu);
+SHARDC_KERNEL(GeluBwd, acceptsAs, runGeluBwd);
+SHARDC_KERNEL(SquaredRelu, acceptsAs, runSquaredRelu);
+SHARDC_KERNEL(SquaredReluBwd, acceptsAs, runSquaredReluBwd);
+SHARDC_KERNEL(SwiGlu, acceptsAs, runGated<SwiGlu>);
+SHARDC_KERNEL(SwiGluBwd, acceptsAs, runGatedBwd<SwiGlu>);
+SHARDC_KERNEL(WeightedSwiGlu, acceptsAs, runWeighted<SwiGlu>);
+SHARDC_KERNEL(WeightedSwiGluBwd, acceptsAs, runWeightedBwd<SwiGlu>);
+SHARDC_KERNEL(GeGlu, acceptsAs, runGated<GeGlu>);
+SHARDC_KERNEL(GeGluBwd, acceptsAs, runGatedBwd<GeGlu>);
+SHARDC_KERNEL(QuickGeGlu, acceptsAs, runGated<QuickGeGlu>);
+SHARDC_KERNEL(QuickGeGluBwd, acceptsAs, runGatedBwd<QuickGeGlu>);
+SHARDC_KERNEL(WeightedQuickGeGlu, acceptsAs, runWeighted<QuickGeGlu>);
+SHARDC_KERNEL(WeightedQuickGeGluBwd, acceptsAs, runWeightedBwd<QuickGeGlu>);
 
 } // namespace shardc::kernels::cuda

@@ -5,8 +5,10 @@
 // and v. For plain_attention.cu, heads are copied to scratch. cuDNN on an H200, 2026-11, in TFLOP/s
 // (a matrix product reaches 801): 4,096 positions, 32 heads of 128, 8 groups: 531 forward, 437
 // backward, 392 deterministic; GPT-2's 1,024 positions, heads of 64: 288, 228, 204.
+#include <algorithm>
+
+#include "kernels/api/Kernel.h"
 #include "kernels/cuda/Accepts.h"
-#include "kernels/cuda/AttentionQkv.h"
 #include "kernels/cuda/CudnnAttention.h"
 #include "kernels/cuda/MmaAttention.h"
 #include "kernels/cuda/PlainAttention.h"
@@ -70,6 +72,70 @@ void launchAttentionBwd(const Call &call, const AttentionOp &op, KernelPath path
 }
 
 namespace {
+
+/// A call with the attributes, stream and microbatch of another, and no operands.
+Call partOf(const Call &call) {
+  Call part = call;
+  part.inCount = part.outCount = 0;
+  return part;
+}
+
+/// Like partOf(), for split_qkv and merge_qkv. Packed rows contain only this rank's heads, so these
+/// ops get no group.
+Call partOfOwnRows(const Call &call) {
+  Call part = partOf(call);
+  part.index = 0, part.groupSize = 1;
+  return part;
+}
+
+void take(Call &call, std::initializer_list<Tensor> operands, std::initializer_list<Tensor> out) {
+  for (const Tensor &operand : operands)
+    call.in[call.inCount++] = operand;
+  for (const Tensor &result : out)
+    call.out[call.outCount++] = result;
+}
+
+/// The shapes and types of q, k and v in a call's packed qkv (or of their gradients). Addresses are
+/// null.
+struct QkvParts {
+  Tensor q, k, v;
+
+  QkvParts(const Tensor &qkv, const Attrs &attrs) {
+    q.dtype = qkv.dtype;
+    q.rank = 4;
+    q.shape[0] = qkv.shape[0], q.shape[1] = qkv.shape[1];
+    q.shape[2] = attrs.num_heads, q.shape[3] = attrs.head_dim;
+    k = v = q;
+    k.shape[2] = v.shape[2] = attrs.num_groups;
+  }
+};
+
+/// The calls that make up attention_qkv, for the kernels that need queries, keys and values apart:
+/// split_qkv and attention, with the parts in scratch. The caller sets their workspaces.
+struct AttentionQkvCalls {
+  Call split, attention;
+
+  AttentionQkvCalls(const Call &call, const QkvParts &parts)
+      : split(partOfOwnRows(call)), attention(partOf(call)) {
+    take(split, {call.in[0]}, {parts.q, parts.k, parts.v});
+    take(attention, {parts.q, parts.k, parts.v, call.in[1], call.in[2]},
+         {call.out[0], call.out[1]});
+  }
+};
+
+/// The same for attention_qkv_bwd: split_qkv, attention_bwd and merge_qkv.
+struct AttentionQkvBwdCalls {
+  Call split, attention, merge;
+
+  AttentionQkvBwdCalls(const Call &call, const QkvParts &parts, const QkvParts &gradients)
+      : split(partOfOwnRows(call)), attention(partOf(call)), merge(partOfOwnRows(call)) {
+    take(split, {call.in[1]}, {parts.q, parts.k, parts.v});
+    take(attention,
+         {call.in[0], parts.q, parts.k, parts.v, call.in[2], call.in[3], call.in[4], call.in[5]},
+         {gradients.q, gradients.k, gradients.v});
+    take(merge, {gradients.q, gradients.k, gradients.v}, {call.out[0]});
+  }
+};
 
 KernelPath pathOf(const Call &call, const AttentionOp &op) {
   return attentionPathOf(call, op, hasCudnnAttention(call, op));

@@ -143,8 +143,7 @@ void runSinkBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kAttentionSink = {"attention_sink_cuda", runSink, acceptsAs<&host::kAttentionSink>};
-const Kernel kAttentionSinkBwd = {"attention_sink_bwd_cuda", runSinkBwd,
-                                  acceptsAs<&host::kAttentionSinkBwd>, workspaceOf<Buffers>};
+SHARDC_KERNEL(AttentionSink, acceptsAs, runSink);
+SHARDC_KERNEL(AttentionSinkBwd, acceptsAs, runSinkBwd, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::cuda

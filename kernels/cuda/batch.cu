@@ -101,7 +101,7 @@ void runRoll(const Call &call) {
 
 } // namespace
 
-const Kernel kBatchLoad = {"batch_load_cuda", runBatchLoad, acceptsAs<&host::kBatchLoad>};
-const Kernel kRoll = {"roll_cuda", runRoll, acceptsAs<&host::kRoll>};
+SHARDC_KERNEL(BatchLoad, acceptsAs, runBatchLoad);
+SHARDC_KERNEL(Roll, acceptsAs, runRoll);
 
 } // namespace shardc::kernels::cuda

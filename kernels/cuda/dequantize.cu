@@ -92,8 +92,7 @@ void runDequantizeNested(const Call &call) {
 
 } // namespace
 
-const Kernel kDequantize = {"dequantize_cuda", runDequantize, acceptsAs<&host::kDequantize>};
-const Kernel kDequantizeNested = {"dequantize_nested_cuda", runDequantizeNested,
-                                  acceptsAs<&host::kDequantizeNested>};
+SHARDC_KERNEL(Dequantize, acceptsAs, runDequantize);
+SHARDC_KERNEL(DequantizeNested, acceptsAs, runDequantizeNested);
 
 } // namespace shardc::kernels::cuda

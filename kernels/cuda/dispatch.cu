@@ -457,13 +457,11 @@ void runRouterDrop(const Call &call) {
 
 } // namespace
 
-const Kernel kMakeRuns = {"make_runs_cuda", runMakeRuns, acceptsAs<&host::kMakeRuns>,
-                          workspaceOf<Buffers>};
-const Kernel kDispatch = {"dispatch_cuda", runDispatch, acceptsAs<&host::kDispatch>};
-const Kernel kCombine = {"combine_cuda", runCombine, acceptsAs<&host::kCombine>};
-const Kernel kCombineBwd = {"combine_bwd_cuda", runCombineBwd, acceptsAs<&host::kCombineBwd>};
-const Kernel kScaleRows = {"scale_rows_cuda", runScaleRows, acceptsAs<&host::kScaleRows>};
-const Kernel kRouterDrop = {"router_drop_cuda", runRouterDrop, acceptsAs<&host::kRouterDrop>,
-                            workspaceOf<DropBuffers>};
+SHARDC_KERNEL(MakeRuns, acceptsAs, runMakeRuns, workspaceOf<Buffers>);
+SHARDC_KERNEL(Dispatch, acceptsAs, runDispatch);
+SHARDC_KERNEL(Combine, acceptsAs, runCombine);
+SHARDC_KERNEL(CombineBwd, acceptsAs, runCombineBwd);
+SHARDC_KERNEL(ScaleRows, acceptsAs, runScaleRows);
+SHARDC_KERNEL(RouterDrop, acceptsAs, runRouterDrop, workspaceOf<DropBuffers>);
 
 } // namespace shardc::kernels::cuda

@@ -63,6 +63,6 @@ void runDropout(const Call &call) {
 
 } // namespace
 
-const Kernel kDropout = {"dropout_cuda", runDropout, acceptsAs<&host::kDropout>};
+SHARDC_KERNEL(Dropout, acceptsAs, runDropout);
 
 } // namespace shardc::kernels::cuda

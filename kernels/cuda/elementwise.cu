@@ -114,9 +114,9 @@ void runFill(const Call &call) {
 
 } // namespace
 
-const Kernel kAdd = {"add_cuda", runAdd, acceptsAs<&host::kAdd>};
-const Kernel kBiasAdd = {"bias_add_cuda", runBiasAdd, acceptsAs<&host::kBiasAdd>};
-const Kernel kCast = {"cast_cuda", runCast, acceptsAs<&host::kCast>};
-const Kernel kFill = {"fill_cuda", runFill, acceptsAs<&host::kFill>};
+SHARDC_KERNEL(Add, acceptsAs, runAdd);
+SHARDC_KERNEL(BiasAdd, acceptsAs, runBiasAdd);
+SHARDC_KERNEL(Cast, acceptsAs, runCast);
+SHARDC_KERNEL(Fill, acceptsAs, runFill);
 
 } // namespace shardc::kernels::cuda

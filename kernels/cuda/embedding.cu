@@ -272,12 +272,9 @@ void runEmbeddingShardBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kEmbedding = {"embedding_cuda", runEmbedding, acceptsAs<&host::kEmbedding>};
-const Kernel kEmbeddingBwd = {"embedding_bwd_cuda", runEmbeddingBwd,
-                              acceptsAs<&host::kEmbeddingBwd>, workspaceOf<Buffers>};
-const Kernel kEmbeddingShard = {"embedding_shard_cuda", runEmbeddingShard,
-                                acceptsAs<&host::kEmbeddingShard>};
-const Kernel kEmbeddingShardBwd = {"embedding_shard_bwd_cuda", runEmbeddingShardBwd,
-                                   acceptsAs<&host::kEmbeddingShardBwd>, workspaceOf<Buffers>};
+SHARDC_KERNEL(Embedding, acceptsAs, runEmbedding);
+SHARDC_KERNEL(EmbeddingBwd, acceptsAs, runEmbeddingBwd, workspaceOf<Buffers>);
+SHARDC_KERNEL(EmbeddingShard, acceptsAs, runEmbeddingShard);
+SHARDC_KERNEL(EmbeddingShardBwd, acceptsAs, runEmbeddingShardBwd, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::cuda

@@ -202,10 +202,8 @@ void launchBiases(const Tensor &x, const Tensor &bias, const Tensor &counts, con
           [&]<Mode M>() { launchKernel(addBiases<M>, grid, threads, 0, queue, p); });
 }
 
-const Kernel kGroupedBias = {"grouped_bias_cuda", runGroupedBias, acceptsAs<&host::kGroupedBias>};
-const Kernel kGroupedBiasBwd = {"grouped_bias_bwd_cuda", runGroupedBiasBwd,
-                                acceptsAs<&host::kGroupedBiasBwd>, workspaceOf<SumBuffers>};
-const Kernel kGroupedBiasDot = {"grouped_bias_dot_cuda", runGroupedBiasDot,
-                                acceptsAs<&host::kGroupedBiasDot>};
+SHARDC_KERNEL(GroupedBias, acceptsAs, runGroupedBias);
+SHARDC_KERNEL(GroupedBiasBwd, acceptsAs, runGroupedBiasBwd, workspaceOf<SumBuffers>);
+SHARDC_KERNEL(GroupedBiasDot, acceptsAs, runGroupedBiasDot);
 
 } // namespace shardc::kernels::cuda

@@ -221,14 +221,10 @@ Grouped::Grouped(const Call &call, bool isGradient_)
       m(call.out[0].cols()), isGradient(isGradient_), transB(call.attrs.trans_b),
       path(groupedPathOf(call)), multiprocessors(call.multiprocessors) {}
 
-const Kernel kGroupedMatMul = {"grouped_matmul_cuda", run<false>, acceptsAs<&host::kGroupedMatMul>,
-                               workspace<false>};
-const Kernel kGroupedMatMulScaled = {"grouped_matmul_scaled_cuda", run<false>,
-                                     acceptsAs<&host::kGroupedMatMulScaled>, workspace<false>};
-const Kernel kGroupedMatMulBias = {"grouped_matmul_bias_cuda", runBias,
-                                   acceptsAs<&host::kGroupedMatMulBias>, workspaceOf<GroupList>};
-const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_cuda", run<true>,
-                                  acceptsAs<&host::kGroupedMatMulBwd>, workspace<true>};
+SHARDC_KERNEL(GroupedMatMul, acceptsAs, run<false>, workspace<false>);
+SHARDC_KERNEL(GroupedMatMulScaled, acceptsAs, run<false>, workspace<false>);
+SHARDC_KERNEL(GroupedMatMulBias, acceptsAs, runBias, workspaceOf<GroupList>);
+SHARDC_KERNEL(GroupedMatMulBwd, acceptsAs, run<true>, workspace<true>);
 const Kernel kGroupedMatMulBwdSquares = {"grouped_matmul_bwd_squares_cuda", runSquares,
                                          acceptsSquares, workspaceOf<SquareBuffers>};
 

@@ -217,6 +217,6 @@ void runInitBlock(const Call &call) {
 
 } // namespace
 
-const Kernel kInitBlock = {"init_block_cuda", runInitBlock, acceptsAs<&host::kInitBlock>};
+SHARDC_KERNEL(InitBlock, acceptsAs, runInitBlock);
 
 } // namespace shardc::kernels::cuda

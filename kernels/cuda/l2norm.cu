@@ -85,7 +85,7 @@ void runL2NormBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kL2Norm = {"l2norm_cuda", runL2Norm, acceptsAs<&host::kL2Norm>};
-const Kernel kL2NormBwd = {"l2norm_bwd_cuda", runL2NormBwd, acceptsAs<&host::kL2NormBwd>};
+SHARDC_KERNEL(L2Norm, acceptsAs, runL2Norm);
+SHARDC_KERNEL(L2NormBwd, acceptsAs, runL2NormBwd);
 
 } // namespace shardc::kernels::cuda

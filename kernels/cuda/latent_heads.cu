@@ -351,11 +351,9 @@ template <bool kJoins> void runColumns(const Call &call) {
 
 } // namespace
 
-const Kernel kLatentHeads = {"latent_heads_cuda", run<false>, accepts<&host::kLatentHeads>};
-const Kernel kLatentHeadsBwd = {"latent_heads_bwd_cuda", run<true>,
-                                accepts<&host::kLatentHeadsBwd>};
-const Kernel kSplitColumns = {"split_columns_cuda", runColumns<false>,
-                              acceptsAs<&host::kSplitColumns>};
-const Kernel kJoinColumns = {"join_columns_cuda", runColumns<true>, acceptsAs<&host::kJoinColumns>};
+SHARDC_KERNEL(LatentHeads, accepts, run<false>);
+SHARDC_KERNEL(LatentHeadsBwd, accepts, run<true>);
+SHARDC_KERNEL(SplitColumns, acceptsAs, runColumns<false>);
+SHARDC_KERNEL(JoinColumns, acceptsAs, runColumns<true>);
 
 } // namespace shardc::kernels::cuda

@@ -215,8 +215,7 @@ template <typename TBuffers, bool kGradients> void tune(const Call &call) {
 void tuneLmLoss(const Call &call) { tune<Buffers, false>(call); }
 void tuneLmLossGrad(const Call &call) { tune<GradBuffers, true>(call); }
 
-const Kernel kLmLoss = {"lm_loss_cuda", runLmLoss, acceptsAs<&host::kLmLoss>, workspaceOf<Buffers>};
-const Kernel kLmLossGrad = {"lm_loss_grad_cuda", runLmLossGrad, acceptsAs<&host::kLmLossGrad>,
-                            workspaceOf<GradBuffers>};
+SHARDC_KERNEL(LmLoss, acceptsAs, runLmLoss, workspaceOf<Buffers>);
+SHARDC_KERNEL(LmLossGrad, acceptsAs, runLmLossGrad, workspaceOf<GradBuffers>);
 
 } // namespace shardc::kernels::cuda

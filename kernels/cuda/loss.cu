@@ -479,11 +479,9 @@ void runVocabLoss(const Call &call) {
 
 } // namespace
 
-const Kernel kCrossEntropy = {"cross_entropy_cuda", runCrossEntropy,
-                              acceptsAs<&host::kCrossEntropy>};
-const Kernel kCrossEntropyBwd = {"cross_entropy_bwd_cuda", runCrossEntropyBwd,
-                                 acceptsAs<&host::kCrossEntropyBwd>};
-const Kernel kVocabStats = {"vocab_stats_cuda", runVocabStats, acceptsAs<&host::kVocabStats>};
-const Kernel kVocabLoss = {"vocab_loss_cuda", runVocabLoss, acceptsAs<&host::kVocabLoss>};
+SHARDC_KERNEL(CrossEntropy, acceptsAs, runCrossEntropy);
+SHARDC_KERNEL(CrossEntropyBwd, acceptsAs, runCrossEntropyBwd);
+SHARDC_KERNEL(VocabStats, acceptsAs, runVocabStats);
+SHARDC_KERNEL(VocabLoss, acceptsAs, runVocabLoss);
 
 } // namespace shardc::kernels::cuda

@@ -411,7 +411,7 @@ void runMuonUpdate(const Call &call) {
 
 } // namespace
 
-const Kernel kMuonUpdate = {"muon_update_cuda", runMuonUpdate, acceptsAs<&host::kMuonUpdate>};
-const Kernel kMuon = {"muon_cuda", runMuon, acceptsAs<&host::kMuon>, workspaceOf<MuonBuffers>};
+SHARDC_KERNEL(MuonUpdate, acceptsAs, runMuonUpdate);
+SHARDC_KERNEL(Muon, acceptsAs, runMuon, workspaceOf<MuonBuffers>);
 
 } // namespace shardc::kernels::cuda

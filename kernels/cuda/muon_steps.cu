@@ -204,9 +204,7 @@ void runMuonStep(const Call &call) {
 
 } // namespace
 
-const Kernel kMuonSums = {"muon_sums_cuda", runMuonSums, acceptsAs<&host::kMuonSums>,
-                          workspaceOf<SumsBuffers>};
-const Kernel kMuonStep = {"muon_step_cuda", runMuonStep, acceptsAs<&host::kMuonStep>,
-                          workspaceOf<StepBuffers>};
+SHARDC_KERNEL(MuonSums, acceptsAs, runMuonSums, workspaceOf<SumsBuffers>);
+SHARDC_KERNEL(MuonStep, acceptsAs, runMuonStep, workspaceOf<StepBuffers>);
 
 } // namespace shardc::kernels::cuda

@@ -482,43 +482,21 @@ template <bool kCentered, bool kAdd> void runAmax(const Call &call) {
 
 } // namespace
 
-const Kernel kRmsNorm = {"rmsnorm_cuda", runNorm<false, false>, acceptsAs<&host::kRmsNorm>};
-const Kernel kAddRmsNorm = {"add_rmsnorm_cuda", runNorm<false, true>,
-                            acceptsAs<&host::kAddRmsNorm>};
-const Kernel kRmsNormQuantizeDelayed = {"rmsnorm_quantize_delayed_cuda",
-                                        runQuantizeDelayed<false, false>,
-                                        acceptsAs<&host::kRmsNormQuantizeDelayed>};
-const Kernel kAddRmsNormQuantizeDelayed = {"add_rmsnorm_quantize_delayed_cuda",
-                                           runQuantizeDelayed<false, true>,
-                                           acceptsAs<&host::kAddRmsNormQuantizeDelayed>};
-const Kernel kRmsNormQuantizeBlocks = {"rmsnorm_quantize_blocks_cuda",
-                                       runQuantizeBlocks<false, false>,
-                                       acceptsAs<&host::kRmsNormQuantizeBlocks>};
-const Kernel kAddRmsNormQuantizeBlocks = {"add_rmsnorm_quantize_blocks_cuda",
-                                          runQuantizeBlocks<false, true>,
-                                          acceptsAs<&host::kAddRmsNormQuantizeBlocks>};
-const Kernel kRmsNormAmax = {"rmsnorm_amax_cuda", runAmax<false, false>,
-                             acceptsAs<&host::kRmsNormAmax>};
-const Kernel kAddRmsNormAmax = {"add_rmsnorm_amax_cuda", runAmax<false, true>,
-                                acceptsAs<&host::kAddRmsNormAmax>};
-const Kernel kLayerNormQuantizeDelayed = {"layernorm_quantize_delayed_cuda",
-                                          runQuantizeDelayed<true, false>,
-                                          acceptsAs<&host::kLayerNormQuantizeDelayed>};
-const Kernel kAddLayerNormQuantizeDelayed = {"add_layernorm_quantize_delayed_cuda",
-                                             runQuantizeDelayed<true, true>,
-                                             acceptsAs<&host::kAddLayerNormQuantizeDelayed>};
-const Kernel kLayerNormQuantizeBlocks = {"layernorm_quantize_blocks_cuda",
-                                         runQuantizeBlocks<true, false>,
-                                         acceptsAs<&host::kLayerNormQuantizeBlocks>};
-const Kernel kAddLayerNormQuantizeBlocks = {"add_layernorm_quantize_blocks_cuda",
-                                            runQuantizeBlocks<true, true>,
-                                            acceptsAs<&host::kAddLayerNormQuantizeBlocks>};
-const Kernel kLayerNormAmax = {"layernorm_amax_cuda", runAmax<true, false>,
-                               acceptsAs<&host::kLayerNormAmax>};
-const Kernel kAddLayerNormAmax = {"add_layernorm_amax_cuda", runAmax<true, true>,
-                                  acceptsAs<&host::kAddLayerNormAmax>};
-const Kernel kLayerNorm = {"layernorm_cuda", runNorm<true, false>, acceptsAs<&host::kLayerNorm>};
-const Kernel kAddLayerNorm = {"add_layernorm_cuda", runNorm<true, true>,
-                              acceptsAs<&host::kAddLayerNorm>};
+SHARDC_KERNEL(RmsNorm, acceptsAs, runNorm<false, false>);
+SHARDC_KERNEL(AddRmsNorm, acceptsAs, runNorm<false, true>);
+SHARDC_KERNEL(RmsNormQuantizeDelayed, acceptsAs, runQuantizeDelayed<false, false>);
+SHARDC_KERNEL(AddRmsNormQuantizeDelayed, acceptsAs, runQuantizeDelayed<false, true>);
+SHARDC_KERNEL(RmsNormQuantizeBlocks, acceptsAs, runQuantizeBlocks<false, false>);
+SHARDC_KERNEL(AddRmsNormQuantizeBlocks, acceptsAs, runQuantizeBlocks<false, true>);
+SHARDC_KERNEL(RmsNormAmax, acceptsAs, runAmax<false, false>);
+SHARDC_KERNEL(AddRmsNormAmax, acceptsAs, runAmax<false, true>);
+SHARDC_KERNEL(LayerNormQuantizeDelayed, acceptsAs, runQuantizeDelayed<true, false>);
+SHARDC_KERNEL(AddLayerNormQuantizeDelayed, acceptsAs, runQuantizeDelayed<true, true>);
+SHARDC_KERNEL(LayerNormQuantizeBlocks, acceptsAs, runQuantizeBlocks<true, false>);
+SHARDC_KERNEL(AddLayerNormQuantizeBlocks, acceptsAs, runQuantizeBlocks<true, true>);
+SHARDC_KERNEL(LayerNormAmax, acceptsAs, runAmax<true, false>);
+SHARDC_KERNEL(AddLayerNormAmax, acceptsAs, runAmax<true, true>);
+SHARDC_KERNEL(LayerNorm, acceptsAs, runNorm<true, false>);
+SHARDC_KERNEL(AddLayerNorm, acceptsAs, runNorm<true, true>);
 
 } // namespace shardc::kernels::cuda

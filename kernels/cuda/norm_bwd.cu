@@ -414,11 +414,8 @@ template <bool kCentered, bool kHasOwn = true> void runNormBwd(const Call &call)
 
 } // namespace
 
-const Kernel kRmsNormBwd = {"rmsnorm_bwd_cuda", runNormBwd<false>, accepts<&host::kRmsNormBwd>,
-                            workspaceOf<Buffers<false>>};
-const Kernel kRmsNormDx = {"rmsnorm_dx_cuda", runNormBwd<false, false>, accepts<&host::kRmsNormDx>,
-                           workspaceOf<Buffers<false>>};
-const Kernel kLayerNormBwd = {"layernorm_bwd_cuda", runNormBwd<true>, accepts<&host::kLayerNormBwd>,
-                              workspaceOf<Buffers<true>>};
+SHARDC_KERNEL(RmsNormBwd, accepts, runNormBwd<false>, workspaceOf<Buffers<false>>);
+SHARDC_KERNEL(RmsNormDx, accepts, runNormBwd<false, false>, workspaceOf<Buffers<false>>);
+SHARDC_KERNEL(LayerNormBwd, accepts, runNormBwd<true>, workspaceOf<Buffers<true>>);
 
 } // namespace shardc::kernels::cuda

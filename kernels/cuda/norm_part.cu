@@ -150,9 +150,8 @@ void runRmsNormPartBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kDotRows = {"dot_rows_cuda", runDotRows, acceptsAs<&host::kDotRows>};
-const Kernel kRmsNormPart = {"rmsnorm_part_cuda", runRmsNormPart, acceptsAs<&host::kRmsNormPart>};
-const Kernel kRmsNormPartBwd = {"rmsnorm_part_bwd_cuda", runRmsNormPartBwd,
-                                acceptsAs<&host::kRmsNormPartBwd>, workspaceOf<RowSumBuffers>};
+SHARDC_KERNEL(DotRows, acceptsAs, runDotRows);
+SHARDC_KERNEL(RmsNormPart, acceptsAs, runRmsNormPart);
+SHARDC_KERNEL(RmsNormPartBwd, acceptsAs, runRmsNormPartBwd, workspaceOf<RowSumBuffers>);
 
 } // namespace shardc::kernels::cuda

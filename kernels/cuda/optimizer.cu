@@ -417,10 +417,9 @@ template <const Kernel *kOracle> const char *accepts(const Call &call) {
 
 } // namespace
 
-const Kernel kAdamW = {"adamw_cuda", runAdamW, accepts<&host::kAdamW>};
-const Kernel kSgd = {"sgd_cuda", runUpdate<Rule::Sgd>, accepts<&host::kSgd>};
-const Kernel kSgdMomentum = {"sgd_momentum_cuda", runUpdate<Rule::Momentum>,
-                             accepts<&host::kSgdMomentum>};
-const Kernel kLion = {"lion_cuda", runUpdate<Rule::Lion>, accepts<&host::kLion>};
+SHARDC_KERNEL(AdamW, accepts, runAdamW);
+SHARDC_KERNEL(Sgd, accepts, runUpdate<Rule::Sgd>);
+SHARDC_KERNEL(SgdMomentum, accepts, runUpdate<Rule::Momentum>);
+SHARDC_KERNEL(Lion, accepts, runUpdate<Rule::Lion>);
 
 } // namespace shardc::kernels::cuda

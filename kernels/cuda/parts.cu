@@ -55,8 +55,7 @@ void runContract(const Call &call) {
 
 } // namespace
 
-const Kernel kExpandParts = {"expand_parts_cuda", runExpand, acceptsAs<&host::kExpandParts>};
-const Kernel kContractParts = {"contract_parts_cuda", runContract,
-                               acceptsAs<&host::kContractParts>};
+SHARDC_KERNEL(ExpandParts, acceptsAs, runExpand);
+SHARDC_KERNEL(ContractParts, acceptsAs, runContract);
 
 } // namespace shardc::kernels::cuda

@@ -160,7 +160,6 @@ void runPreferenceLoss(const Call &call) {
 
 } // namespace
 
-const Kernel kPreferenceLoss = {"preference_loss_cuda", runPreferenceLoss,
-                                acceptsAs<&host::kPreferenceLoss>, workspaceOf<Buffers>};
+SHARDC_KERNEL(PreferenceLoss, acceptsAs, runPreferenceLoss, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::cuda

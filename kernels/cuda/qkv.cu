@@ -264,10 +264,10 @@ template <const Kernel *kOracle> const char *accepts(const Call &call) {
 
 } // namespace
 
-const Kernel kRope = {"rope_cuda", runRope, accepts<&host::kRope>};
-const Kernel kSplitQkv = {"split_qkv_cuda", runSplit<false>, acceptsAs<&host::kSplitQkv>};
-const Kernel kSplitQkvRope = {"split_qkv_rope_cuda", runSplit<true>, accepts<&host::kSplitQkvRope>};
-const Kernel kMergeQkv = {"merge_qkv_cuda", runMerge<false>, acceptsAs<&host::kMergeQkv>};
-const Kernel kMergeQkvRope = {"merge_qkv_rope_cuda", runMerge<true>, accepts<&host::kMergeQkvRope>};
+SHARDC_KERNEL(Rope, accepts, runRope);
+SHARDC_KERNEL(SplitQkv, acceptsAs, runSplit<false>);
+SHARDC_KERNEL(SplitQkvRope, accepts, runSplit<true>);
+SHARDC_KERNEL(MergeQkv, acceptsAs, runMerge<false>);
+SHARDC_KERNEL(MergeQkvRope, accepts, runMerge<true>);
 
 } // namespace shardc::kernels::cuda

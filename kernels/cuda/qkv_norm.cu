@@ -509,9 +509,7 @@ template <const Kernel *kOracle> const char *accepts(const Call &call) {
 
 } // namespace
 
-const Kernel kSplitQkvNormRope = {"split_qkv_norm_rope_cuda", runSplitNorm,
-                                  accepts<&host::kSplitQkvNormRope>};
-const Kernel kMergeQkvNormRope = {"merge_qkv_norm_rope_cuda", runMergeNorm,
-                                  accepts<&host::kMergeQkvNormRope>, workspaceOf<BwdBuffers>};
+SHARDC_KERNEL(SplitQkvNormRope, accepts, runSplitNorm);
+SHARDC_KERNEL(MergeQkvNormRope, accepts, runMergeNorm, workspaceOf<BwdBuffers>);
 
 } // namespace shardc::kernels::cuda

@@ -286,15 +286,12 @@ void runAmaxUpdate(const Call &call) {
 
 } // namespace
 
-const Kernel kAmax = {"amax_cuda", runAmax, acceptsAs<&host::kAmax>};
-const Kernel kQuantize = {"quantize_cuda", runQuantize, acceptsTiles<&host::kQuantize>};
-const Kernel kQuantizeDelayed = {"quantize_delayed_cuda", runQuantizeDelayed,
-                                 acceptsTiles<&host::kQuantizeDelayed>};
-const Kernel kAmaxShard = {"amax_shard_cuda", runAmaxShard, acceptsAs<&host::kAmaxShard>};
-const Kernel kQuantizeShard = {"quantize_shard_cuda", runQuantizeShard,
-                               acceptsAs<&host::kQuantizeShard>};
-const Kernel kWeightScales = {"weight_scales_cuda", runWeightScales,
-                              acceptsAs<&host::kWeightScales>};
-const Kernel kAmaxUpdate = {"amax_update_cuda", runAmaxUpdate, acceptsAs<&host::kAmaxUpdate>};
+SHARDC_KERNEL(Amax, acceptsAs, runAmax);
+SHARDC_KERNEL(Quantize, acceptsTiles, runQuantize);
+SHARDC_KERNEL(QuantizeDelayed, acceptsTiles, runQuantizeDelayed);
+SHARDC_KERNEL(AmaxShard, acceptsAs, runAmaxShard);
+SHARDC_KERNEL(QuantizeShard, acceptsAs, runQuantizeShard);
+SHARDC_KERNEL(WeightScales, acceptsAs, runWeightScales);
+SHARDC_KERNEL(AmaxUpdate, acceptsAs, runAmaxUpdate);
 
 } // namespace shardc::kernels::cuda

@@ -249,13 +249,9 @@ void runGeGlu(const Call &call) {
 
 } // namespace
 
-const Kernel kSwiGluQuantizeBlocks = {"swiglu_quantize_blocks_cuda", runMade<SwiGluSource>,
-                                      acceptsAs<&host::kSwiGluQuantizeBlocks>};
-const Kernel kGeGluQuantizeBlocks = {"geglu_quantize_blocks_cuda", runGeGlu,
-                                     acceptsAs<&host::kGeGluQuantizeBlocks>};
-const Kernel kSquaredReluQuantizeBlocks = {"squared_relu_quantize_blocks_cuda",
-                                           runMade<SquaredReluSource>,
-                                           acceptsAs<&host::kSquaredReluQuantizeBlocks>};
-const Kernel kQuantizeBlocks = {"quantize_blocks_cuda", run, acceptsTiles<&host::kQuantizeBlocks>};
+SHARDC_KERNEL(SwiGluQuantizeBlocks, acceptsAs, runMade<SwiGluSource>);
+SHARDC_KERNEL(GeGluQuantizeBlocks, acceptsAs, runGeGlu);
+SHARDC_KERNEL(SquaredReluQuantizeBlocks, acceptsAs, runMade<SquaredReluSource>);
+SHARDC_KERNEL(QuantizeBlocks, acceptsTiles, run);
 
 } // namespace shardc::kernels::cuda

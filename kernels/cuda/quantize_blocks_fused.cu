@@ -52,12 +52,8 @@ template <const Kernel *kOracle> const char *acceptsGatedBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kSwiGluBwdQuantizeBlocks = {"swiglu_bwd_quantize_blocks_cuda",
-                                         runGatedBwd<SwiGluBwdSource>,
-                                         acceptsGatedBwd<&host::kSwiGluBwdQuantizeBlocks>};
-const Kernel kGeGluBwdQuantizeBlocks = {"geglu_bwd_quantize_blocks_cuda", runGeGluBwd,
-                                        acceptsGatedBwd<&host::kGeGluBwdQuantizeBlocks>};
-const Kernel kRmsNormAgainQuantizeBlocks = {"rmsnorm_again_quantize_blocks_cuda", runRmsNormAgain,
-                                            acceptsTiles<&host::kRmsNormAgainQuantizeBlocks>};
+SHARDC_KERNEL(SwiGluBwdQuantizeBlocks, acceptsGatedBwd, runGatedBwd<SwiGluBwdSource>);
+SHARDC_KERNEL(GeGluBwdQuantizeBlocks, acceptsGatedBwd, runGeGluBwd);
+SHARDC_KERNEL(RmsNormAgainQuantizeBlocks, acceptsTiles, runRmsNormAgain);
 
 } // namespace shardc::kernels::cuda

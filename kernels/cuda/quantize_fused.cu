@@ -99,54 +99,26 @@ void runLayerNormAgain(const Call &call) {
 
 } // namespace
 
-const Kernel kSwiGluQuantizeDelayed = {"swiglu_quantize_delayed_cuda",
-                                       runOne<SwiGluSource, targetOfDelayed, 1, 3>,
-                                       acceptsTiles<&host::kSwiGluQuantizeDelayed>};
-const Kernel kSwiGluAmax = {"swiglu_amax_cuda", runOneAmax<SwiGluSource, 1>,
-                            acceptsTiles<&host::kSwiGluAmax>};
-const Kernel kSwiGluQuantize = {"swiglu_quantize_cuda", runOne<SwiGluSource, targetOf, 1, 2>,
-                                acceptsTiles<&host::kSwiGluQuantize>};
-const Kernel kSwiGluBwdQuantizeDelayed = {"swiglu_bwd_quantize_delayed_cuda",
-                                          runGatedBwdDelayed<SwiGluBwdSource>,
-                                          acceptsTiles<&host::kSwiGluBwdQuantizeDelayed>};
-const Kernel kSwiGluBwdAmax = {"swiglu_bwd_amax_cuda", runGatedBwdAmax<SwiGluBwdSource>,
-                               acceptsTiles<&host::kSwiGluBwdAmax>};
-const Kernel kSwiGluBwdQuantize = {"swiglu_bwd_quantize_cuda", runGatedBwdQuantize<SwiGluBwdSource>,
-                                   acceptsTiles<&host::kSwiGluBwdQuantize>};
-const Kernel kGeGluQuantizeDelayed = {"geglu_quantize_delayed_cuda", runGeGlu<targetOfDelayed, 3>,
-                                      acceptsTiles<&host::kGeGluQuantizeDelayed>};
-const Kernel kGeGluAmax = {"geglu_amax_cuda", runGeGluAmax, acceptsTiles<&host::kGeGluAmax>};
-const Kernel kGeGluQuantize = {"geglu_quantize_cuda", runGeGlu<targetOf, 2>,
-                               acceptsTiles<&host::kGeGluQuantize>};
-const Kernel kGeGluBwdQuantizeDelayed = {"geglu_bwd_quantize_delayed_cuda", runGeGluBwdDelayed,
-                                         acceptsTiles<&host::kGeGluBwdQuantizeDelayed>};
-const Kernel kGeGluBwdAmax = {"geglu_bwd_amax_cuda", runGeGluBwdAmax,
-                              acceptsTiles<&host::kGeGluBwdAmax>};
-const Kernel kGeGluBwdQuantize = {"geglu_bwd_quantize_cuda", runGeGluBwdQuantize,
-                                  acceptsTiles<&host::kGeGluBwdQuantize>};
-const Kernel kSquaredReluQuantizeDelayed = {"squared_relu_quantize_delayed_cuda",
-                                            runOne<SquaredReluSource, targetOfDelayed, 1, 3>,
-                                            acceptsTiles<&host::kSquaredReluQuantizeDelayed>};
-const Kernel kSquaredReluAmax = {"squared_relu_amax_cuda", runOneAmax<SquaredReluSource, 1>,
-                                 acceptsTiles<&host::kSquaredReluAmax>};
-const Kernel kSquaredReluQuantize = {"squared_relu_quantize_cuda",
-                                     runOne<SquaredReluSource, targetOf, 1, 2>,
-                                     acceptsTiles<&host::kSquaredReluQuantize>};
-const Kernel kSquaredReluBwdQuantizeDelayed = {"squared_relu_bwd_quantize_delayed_cuda",
-                                               runOne<SquaredReluBwdSource, targetOfDelayed, 2, 3>,
-                                               acceptsTiles<&host::kSquaredReluBwdQuantizeDelayed>};
-const Kernel kSquaredReluBwdAmax = {"squared_relu_bwd_amax_cuda",
-                                    runOneAmax<SquaredReluBwdSource, 2>,
-                                    acceptsTiles<&host::kSquaredReluBwdAmax>};
-const Kernel kSquaredReluBwdQuantize = {"squared_relu_bwd_quantize_cuda",
-                                        runOne<SquaredReluBwdSource, targetOf, 2, 2>,
-                                        acceptsTiles<&host::kSquaredReluBwdQuantize>};
-const Kernel kRmsNormAgainQuantizeDelayed = {"rmsnorm_again_quantize_delayed_cuda",
-                                             runRmsNormAgain<targetOfDelayed, 3>,
-                                             acceptsTiles<&host::kRmsNormAgainQuantizeDelayed>};
-const Kernel kRmsNormAgainQuantize = {"rmsnorm_again_quantize_cuda", runRmsNormAgain<targetOf, 2>,
-                                      acceptsTiles<&host::kRmsNormAgainQuantize>};
-const Kernel kLayerNormAgainQuantize = {"layernorm_again_quantize_cuda", runLayerNormAgain,
-                                        acceptsTiles<&host::kLayerNormAgainQuantize>};
+SHARDC_KERNEL(SwiGluQuantizeDelayed, acceptsTiles, runOne<SwiGluSource, targetOfDelayed, 1, 3>);
+SHARDC_KERNEL(SwiGluAmax, acceptsTiles, runOneAmax<SwiGluSource, 1>);
+SHARDC_KERNEL(SwiGluQuantize, acceptsTiles, runOne<SwiGluSource, targetOf, 1, 2>);
+SHARDC_KERNEL(SwiGluBwdQuantizeDelayed, acceptsTiles, runGatedBwdDelayed<SwiGluBwdSource>);
+SHARDC_KERNEL(SwiGluBwdAmax, acceptsTiles, runGatedBwdAmax<SwiGluBwdSource>);
+SHARDC_KERNEL(SwiGluBwdQuantize, acceptsTiles, runGatedBwdQuantize<SwiGluBwdSource>);
+SHARDC_KERNEL(GeGluQuantizeDelayed, acceptsTiles, runGeGlu<targetOfDelayed, 3>);
+SHARDC_KERNEL(GeGluAmax, acceptsTiles, runGeGluAmax);
+SHARDC_KERNEL(GeGluQuantize, acceptsTiles, runGeGlu<targetOf, 2>);
+SHARDC_KERNEL(GeGluBwdQuantizeDelayed, acceptsTiles, runGeGluBwdDelayed);
+SHARDC_KERNEL(GeGluBwdAmax, acceptsTiles, runGeGluBwdAmax);
+SHARDC_KERNEL(GeGluBwdQuantize, acceptsTiles, runGeGluBwdQuantize);
+SHARDC_KERNEL(SquaredReluQuantizeDelayed, acceptsTiles, runOne<SquaredReluSource, targetOfDelayed, 1, 3>);
+SHARDC_KERNEL(SquaredReluAmax, acceptsTiles, runOneAmax<SquaredReluSource, 1>);
+SHARDC_KERNEL(SquaredReluQuantize, acceptsTiles, runOne<SquaredReluSource, targetOf, 1, 2>);
+SHARDC_KERNEL(SquaredReluBwdQuantizeDelayed, acceptsTiles, runOne<SquaredReluBwdSource, targetOfDelayed, 2, 3>);
+SHARDC_KERNEL(SquaredReluBwdAmax, acceptsTiles, runOneAmax<SquaredReluBwdSource, 2>);
+SHARDC_KERNEL(SquaredReluBwdQuantize, acceptsTiles, runOne<SquaredReluBwdSource, targetOf, 2, 2>);
+SHARDC_KERNEL(RmsNormAgainQuantizeDelayed, acceptsTiles, runRmsNormAgain<targetOfDelayed, 3>);
+SHARDC_KERNEL(RmsNormAgainQuantize, acceptsTiles, runRmsNormAgain<targetOf, 2>);
+SHARDC_KERNEL(LayerNormAgainQuantize, acceptsTiles, runLayerNormAgain);
 
 } // namespace shardc::kernels::cuda

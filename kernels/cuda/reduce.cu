@@ -313,9 +313,8 @@ void launchAddSquares(const double *partials, int64_t count, double copies, doub
   launchKernel(addSquares, 1, 1024, 0, queue, partials, static_cast<int>(count), copies, ss);
 }
 
-const Kernel kReduceRows = {"reduce_rows_cuda", runReduceRows, acceptsAs<&host::kReduceRows>,
-                            workspaceOf<RowBuffers>};
-const Kernel kTokenCount = {"token_count_cuda", runTokenCount, acceptsAs<&host::kTokenCount>};
+SHARDC_KERNEL(ReduceRows, acceptsAs, runReduceRows, workspaceOf<RowBuffers>);
+SHARDC_KERNEL(TokenCount, acceptsAs, runTokenCount);
 const Kernel kSumSquares = {"sum_squares_cuda", runSumSquares, acceptsSumSquares,
                             workspaceOf<SquareBuffers>};
 

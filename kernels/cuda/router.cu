@@ -475,11 +475,8 @@ void runRouterTopkBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kRouterTopk = {"router_topk_cuda", runRouterTopk, acceptsAs<&host::kRouterTopk>,
-                            workspaceOf<Buffers>};
-const Kernel kRouterSinkhorn = {"router_sinkhorn_cuda", runRouterSinkhorn,
-                                acceptsAs<&host::kRouterSinkhorn>, workspaceOf<SinkhornBuffers>};
-const Kernel kRouterTopkBwd = {"router_topk_bwd_cuda", runRouterTopkBwd,
-                               acceptsAs<&host::kRouterTopkBwd>};
+SHARDC_KERNEL(RouterTopk, acceptsAs, runRouterTopk, workspaceOf<Buffers>);
+SHARDC_KERNEL(RouterSinkhorn, acceptsAs, runRouterSinkhorn, workspaceOf<SinkhornBuffers>);
+SHARDC_KERNEL(RouterTopkBwd, acceptsAs, runRouterTopkBwd);
 
 } // namespace shardc::kernels::cuda

@@ -302,17 +302,13 @@ void runExpertBiasUpdate(const Call &call) {
 
 } // namespace
 
-const Kernel kExpertLoad = {"expert_load_cuda", runExpertLoad, acceptsAs<&host::kExpertLoad>,
-                            workspaceOf<LoadBuffers>};
-const Kernel kRouterLoss = {"router_loss_cuda", runLosses<1>, acceptsAs<&host::kRouterLoss>};
-const Kernel kRouterLossBwd = {"router_loss_bwd_cuda", runGradients<1>,
-                               acceptsAs<&host::kRouterLossBwd>};
-const Kernel kRouterZLoss = {"router_z_loss_cuda", runLosses<0>, acceptsAs<&host::kRouterZLoss>};
-const Kernel kRouterZLossBwd = {"router_z_loss_bwd_cuda", runGradients<0>,
-                                acceptsAs<&host::kRouterZLossBwd>};
-const Kernel kTally = {"tally_cuda", runTally, acceptsAs<&host::kTally>};
-const Kernel kRunningMean = {"running_mean_cuda", runRunningMean, acceptsAs<&host::kRunningMean>};
-const Kernel kExpertBiasUpdate = {"expert_bias.update_cuda", runExpertBiasUpdate,
-                                  acceptsAs<&host::kExpertBiasUpdate>};
+SHARDC_KERNEL(ExpertLoad, acceptsAs, runExpertLoad, workspaceOf<LoadBuffers>);
+SHARDC_KERNEL(RouterLoss, acceptsAs, runLosses<1>);
+SHARDC_KERNEL(RouterLossBwd, acceptsAs, runGradients<1>);
+SHARDC_KERNEL(RouterZLoss, acceptsAs, runLosses<0>);
+SHARDC_KERNEL(RouterZLossBwd, acceptsAs, runGradients<0>);
+SHARDC_KERNEL(Tally, acceptsAs, runTally);
+SHARDC_KERNEL(RunningMean, acceptsAs, runRunningMean);
+SHARDC_KERNEL(ExpertBiasUpdate, acceptsAs, runExpertBiasUpdate);
 
 } // namespace shardc::kernels::cuda

@@ -177,10 +177,8 @@ void runScaleBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kAdapterSquares = {"adapter_squares_cuda", runSquares,
-                                acceptsAs<&host::kAdapterSquares>};
-const Kernel kScaleColumns = {"scale_columns_cuda", runScale, acceptsAs<&host::kScaleColumns>};
-const Kernel kScaleColumnsBwd = {"scale_columns_bwd_cuda", runScaleBwd,
-                                 acceptsAs<&host::kScaleColumnsBwd>, workspaceOf<RowSumBuffers>};
+SHARDC_KERNEL(AdapterSquares, acceptsAs, runSquares);
+SHARDC_KERNEL(ScaleColumns, acceptsAs, runScale);
+SHARDC_KERNEL(ScaleColumnsBwd, acceptsAs, runScaleBwd, workspaceOf<RowSumBuffers>);
 
 } // namespace shardc::kernels::cuda

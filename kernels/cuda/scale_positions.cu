@@ -42,7 +42,6 @@ void runScalePositions(const Call &call) {
 
 } // namespace
 
-const Kernel kScalePositions = {"scale_positions_cuda", runScalePositions,
-                                acceptsAs<&host::kScalePositions>};
+SHARDC_KERNEL(ScalePositions, acceptsAs, runScalePositions);
 
 } // namespace shardc::kernels::cuda

@@ -290,6 +290,6 @@ void launchTakeStatistics(const Tensor &lse, int64_t first, int64_t queries, flo
 const Kernel kAttentionJoin = {"attention_join_cuda", runAttentionJoin, acceptsAttentionJoin};
 const Kernel kTranspose = {"transpose_cuda", runTranspose, acceptsTranspose};
 const Kernel kMergeSlices = {"merge_slices_cuda", runMerge, acceptsMerge};
-const Kernel kJoin = {"join_cuda", runJoin, acceptsAs<&host::kJoin>};
+SHARDC_KERNEL(Join, acceptsAs, runJoin);
 
 } // namespace shardc::kernels::cuda

@@ -133,14 +133,14 @@ template <bool kEval> void runAddLosses(const Call &call) {
 
 } // namespace
 
-const Kernel kStepReset = {"step_reset_cuda", runOnState<Reset>, acceptsAs<&host::kStepReset>};
-const Kernel kStepBegin = {"step_begin_cuda", runOnState<Begin>, acceptsAs<&host::kStepBegin>};
-const Kernel kLossAdd = {"loss_add_cuda", runAddLosses<false>, acceptsAs<&host::kLossAdd>};
-const Kernel kStepPack = {"step_pack_cuda", runStepPack, acceptsAs<&host::kStepPack>};
-const Kernel kStepFinish = {"step_finish_cuda", runStepFinish, acceptsAs<&host::kStepFinish>};
-const Kernel kEvalBegin = {"eval_begin_cuda", runOnState<EvalBegin>, acceptsAs<&host::kEvalBegin>};
-const Kernel kEvalAdd = {"eval_add_cuda", runAddLosses<true>, acceptsAs<&host::kEvalAdd>};
-const Kernel kEvalPack = {"eval_pack_cuda", runEvalPack, acceptsAs<&host::kEvalPack>};
-const Kernel kEvalFinish = {"eval_finish_cuda", runEvalFinish, acceptsAs<&host::kEvalFinish>};
+SHARDC_KERNEL(StepReset, acceptsAs, runOnState<Reset>);
+SHARDC_KERNEL(StepBegin, acceptsAs, runOnState<Begin>);
+SHARDC_KERNEL(LossAdd, acceptsAs, runAddLosses<false>);
+SHARDC_KERNEL(StepPack, acceptsAs, runStepPack);
+SHARDC_KERNEL(StepFinish, acceptsAs, runStepFinish);
+SHARDC_KERNEL(EvalBegin, acceptsAs, runOnState<EvalBegin>);
+SHARDC_KERNEL(EvalAdd, acceptsAs, runAddLosses<true>);
+SHARDC_KERNEL(EvalPack, acceptsAs, runEvalPack);
+SHARDC_KERNEL(EvalFinish, acceptsAs, runEvalFinish);
 
 } // namespace shardc::kernels::cuda
