@@ -90,20 +90,7 @@ static_assert(areAllMeasured(), "LinkTable.def has rows of NCCL's kernels for ev
 double bytesTakenIn(CollectiveKind kind, double wholeBytes, int64_t members) {
   auto parts = static_cast<double>(members);
   double moved = wholeBytes * (parts - 1) / parts;
-  switch (kind) {
-  case CollectiveKind::AllGather:
-  case CollectiveKind::ReduceScatter:
-  case CollectiveKind::AllToAll:
-    return moved;
-  case CollectiveKind::AllReduce:
-  case CollectiveKind::AllReduceMax:
-    return 2 * moved;
-  case CollectiveKind::Send:
-  case CollectiveKind::Recv:
-  case CollectiveKind::Shift:
-    return wholeBytes;
-  }
-  return moved;
+  return hasParts(kind) ? moved : isOfTwo(kind) ? wholeBytes : 2 * moved;
 }
 
 /// Seconds as a function of the bytes that a rank receives: linear between at least two points, and

@@ -1,10 +1,10 @@
-// The kinds of collectives, for plans, backends and predictions. All three switch over the kinds,
-// so a kind that one of them lacks is a compile error.
+// The kinds of collectives, for plans, backends and predictions. Where these switch over the kinds,
+// a kind that one of them lacks is a compile error.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string_view>
 
 namespace shardc {
@@ -22,51 +22,38 @@ enum class CollectiveKind : uint8_t {
 };
 inline constexpr size_t kCollectiveKindCount = 8;
 
-/// The word for messages and summaries.
-constexpr std::string_view toString(CollectiveKind kind) {
-  constexpr std::array<std::string_view, kCollectiveKindCount> kNames = {
-      "all_gather", "reduce_scatter", "all_reduce", "send",
-      "recv",       "all_reduce_max", "all_to_all", "shift"};
-  return kNames[static_cast<size_t>(kind)];
+/// What distinguishes a kind.
+struct CollectiveTraits {
+  std::string_view name; ///< the word for messages and summaries
+  /// Whether operand and result have the parts of all members; otherwise they have one part, or the
+  /// kind has no parts.
+  bool isWholeIn, isWholeOut;
+  bool isSum;     ///< sums the members' operands
+  bool isBySends; ///< consists of sends and receives between several members
+};
+
+constexpr CollectiveTraits traitsOf(CollectiveKind kind) {
+  constexpr CollectiveTraits kRows[] = {
+      {"all_gather", false, true, false, false}, {"reduce_scatter", true, false, true, false},
+      {"all_reduce", false, false, true, false}, {"send", false, false, false, false},
+      {"recv", false, false, false, false},      {"all_reduce_max", false, false, false, false},
+      {"all_to_all", true, true, false, true},   {"shift", false, false, false, true}};
+  static_assert(std::size(kRows) == kCollectiveKindCount);
+  return kRows[static_cast<size_t>(kind)];
 }
 
-/// Whether the collective sums the members' operands.
-constexpr bool isSum(CollectiveKind kind) {
-  switch (kind) {
-  case CollectiveKind::AllGather:
-  case CollectiveKind::Send:
-  case CollectiveKind::Recv:
-  case CollectiveKind::AllReduceMax:
-  case CollectiveKind::AllToAll:
-  case CollectiveKind::Shift:
-    return false;
-  case CollectiveKind::ReduceScatter:
-  case CollectiveKind::AllReduce:
-    return true;
-  }
-  return false;
+constexpr std::string_view toString(CollectiveKind kind) { return traitsOf(kind).name; }
+constexpr bool isSum(CollectiveKind kind) { return traitsOf(kind).isSum; }
+constexpr bool isBySends(CollectiveKind kind) { return traitsOf(kind).isBySends; }
+
+/// Whether operand or result has the parts of all members.
+constexpr bool hasParts(CollectiveKind kind) {
+  return traitsOf(kind).isWholeIn || traitsOf(kind).isWholeOut;
 }
 
 /// Whether it is one side of a transfer between two members, so that members issue different ops.
 constexpr bool isPointToPoint(CollectiveKind kind) {
   return kind == CollectiveKind::Send || kind == CollectiveKind::Recv;
-}
-
-/// Whether it consists of sends and receives between several members.
-constexpr bool isBySends(CollectiveKind kind) {
-  switch (kind) {
-  case CollectiveKind::AllToAll:
-  case CollectiveKind::Shift:
-    return true;
-  case CollectiveKind::AllGather:
-  case CollectiveKind::ReduceScatter:
-  case CollectiveKind::AllReduce:
-  case CollectiveKind::AllReduceMax:
-  case CollectiveKind::Send:
-  case CollectiveKind::Recv:
-    return false;
-  }
-  return false;
 }
 
 /// The member `by` positions after the one with this index, modulo the group's size.

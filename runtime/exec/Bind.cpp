@@ -248,29 +248,12 @@ private:
     collective.accumulate = accumulates(op, 0);
     collective.anyOrder = isSum(kind) && plan::sumsInAnyOrder(context_.plan, op);
     int64_t members = out.channel->size();
-    int64_t inWant = 0, outWant = 0;
-    switch (kind) {
-    case CollectiveKind::AllGather:
-      collective.count = inWant = in.numel();
-      outWant = collective.count * members;
-      break;
-    case CollectiveKind::ReduceScatter:
-      collective.count = outWant = result.numel();
-      inWant = collective.count * members;
-      break;
-    case CollectiveKind::AllReduce:
-    case CollectiveKind::AllReduceMax:
-    case CollectiveKind::Shift:
-      collective.count = inWant = outWant = result.numel();
-      break;
-    case CollectiveKind::Send:
-    case CollectiveKind::Recv:
-      break; // bindTransfer binds it
-    case CollectiveKind::AllToAll:
-      collective.count = result.numel() / members;
-      inWant = outWant = collective.count * members;
-      break;
-    }
+    const CollectiveTraits traits = traitsOf(kind);
+    collective.count = !traits.isWholeOut ? result.numel()
+                       : traits.isWholeIn ? result.numel() / members
+                                          : in.numel();
+    const int64_t inWant = collective.count * (traits.isWholeIn ? members : 1),
+                  outWant = collective.count * (traits.isWholeOut ? members : 1);
     collective.by = op.getInt(AttrKey::by);
     if (in.numel() != inWant || result.numel() != outWant)
       return makeStatus(report::PlanCannotRun, "{} elements in and {} out do not fit {} members",

@@ -135,22 +135,12 @@ int64_t addTimes(int64_t sum, int64_t bytes, int64_t times) {
 /// The bytes that one member sends for a gathered or reduced buffer of `full` bytes.
 int64_t sentBytes(CollectiveKind kind, int64_t full, int64_t members) {
   int64_t others = full / members * (members - 1);
-  switch (kind) {
-  case CollectiveKind::AllGather:
-  case CollectiveKind::ReduceScatter:
-  case CollectiveKind::AllToAll:
+  if (hasParts(kind))
     return others;
-  case CollectiveKind::AllReduce: // a reduce-scatter, then an all-gather
-  case CollectiveKind::AllReduceMax:
-    return 2 * others;
-  case CollectiveKind::Send:
-    return full;
-  case CollectiveKind::Recv:
+  if (kind == CollectiveKind::Recv || (kind == CollectiveKind::Shift && members <= 1))
     return 0;
-  case CollectiveKind::Shift:
-    return members > 1 ? full : 0;
-  }
-  return others;
+  bool isReduced = kind == CollectiveKind::AllReduce || kind == CollectiveKind::AllReduceMax;
+  return isReduced ? 2 * others : full; // a reduce-scatter, then an all-gather
 }
 
 void addOpTraffic(const Plan &plan, const Segment &segment, const Op &op, int64_t times,

@@ -274,20 +274,9 @@ int64_t bytesTouched(Members members) {
   const Collective &first = *members[0];
   int64_t size = static_cast<int64_t>(members.size());
   int64_t each = first.count * dtypeBytes(first.inType);
-  switch (first.kind) {
-  case CollectiveKind::AllGather:
-  case CollectiveKind::ReduceScatter:
-  case CollectiveKind::AllToAll:
-    return each * size * size;
-  case CollectiveKind::AllReduce:
-  case CollectiveKind::AllReduceMax:
-  case CollectiveKind::Shift:
-    return each * size;
-  case CollectiveKind::Send:
-  case CollectiveKind::Recv:
-    return each;
-  }
-  return 0;
+  return hasParts(first.kind)         ? each * size * size
+         : isPointToPoint(first.kind) ? each
+                                      : each * size;
 }
 
 } // namespace shardc::host

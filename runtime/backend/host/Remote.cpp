@@ -147,21 +147,10 @@ RemoteMember::~RemoteMember() {
 void RemoteMember::reserve(const Collective &collective) {
   auto size = static_cast<int64_t>(members_.size());
   int64_t slot = bytesOf(collective.count, collective.inType);
-  switch (collective.kind) {
-  case CollectiveKind::AllGather: // these kinds need no receive buffer
-  case CollectiveKind::Send:
-  case CollectiveKind::Recv:
-  case CollectiveKind::AllToAll:
-  case CollectiveKind::Shift:
+  if (!isSum(collective.kind) && collective.kind != CollectiveKind::AllReduceMax)
     return;
-  case CollectiveKind::ReduceScatter:
-    break;
-  case CollectiveKind::AllReduce:
-  case CollectiveKind::AllReduceMax:
-    if (slot > kSmallBytes)
-      slot = bytesOf((collective.count + size - 1) / size, collective.inType);
-    break;
-  }
+  if (!hasParts(collective.kind) && slot > kSmallBytes)
+    slot = bytesOf((collective.count + size - 1) / size, collective.inType);
   slot = (slot + 63) / 64 * 64;
   std::lock_guard lock(mutex_);
   if (slot <= slotBytes_)

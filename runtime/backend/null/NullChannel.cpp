@@ -16,45 +16,17 @@ struct Extent {
   const uint8_t *end() const { return begin + bytes; }
 };
 
-/// Facts about each kind of collective. A new kind needs a row here, and a case in areApart(),
-/// which says how operand and result may overlap.
-struct KindFacts {
-  bool isWholeIn, isWholeOut; ///< whether they hold the parts of all members, or one
-  bool sums;                  ///< sums elements; otherwise it only moves bytes
-  bool accumulates;           ///< may add to the old content and sum the squares of the result
-};
-
-KindFacts factsOf(CollectiveKind kind) {
-  switch (kind) {
-  case CollectiveKind::AllGather:
-    return {.isWholeIn = false, .isWholeOut = true, .sums = false, .accumulates = false};
-  case CollectiveKind::ReduceScatter:
-    return {.isWholeIn = true, .isWholeOut = false, .sums = true, .accumulates = true};
-  case CollectiveKind::AllReduce: // its `count` is that of the whole operand
-    return {.isWholeIn = false, .isWholeOut = false, .sums = true, .accumulates = false};
-  case CollectiveKind::Send:
-  case CollectiveKind::Recv:
-    return {.isWholeIn = false, .isWholeOut = false, .sums = false, .accumulates = false};
-  case CollectiveKind::AllReduceMax:
-  case CollectiveKind::Shift:
-    return {.isWholeIn = false, .isWholeOut = false, .sums = false, .accumulates = false};
-  case CollectiveKind::AllToAll:
-    return {.isWholeIn = true, .isWholeOut = true, .sums = false, .accumulates = false};
-  }
-  return {};
-}
-
 Extent operandOf(const Collective &desc, int members) {
   if (desc.kind == CollectiveKind::Recv)
     return {nullptr, 0};
-  int64_t parts = factsOf(desc.kind).isWholeIn ? members : 1;
+  int64_t parts = traitsOf(desc.kind).isWholeIn ? members : 1;
   return {static_cast<const uint8_t *>(desc.in), desc.count * parts * dtypeBytes(desc.inType)};
 }
 
 Extent resultOf(const Collective &desc, int members) {
   if (desc.kind == CollectiveKind::Send)
     return {nullptr, 0};
-  int64_t parts = factsOf(desc.kind).isWholeOut ? members : 1;
+  int64_t parts = traitsOf(desc.kind).isWholeOut ? members : 1;
   return {static_cast<const uint8_t *>(desc.out), desc.count * parts * dtypeBytes(desc.outType)};
 }
 
@@ -201,19 +173,19 @@ NullChannel::~NullChannel() {
 /// Refuses combinations of type, kind and options that no backend accepts. Valid ranges must ascend
 /// and lie in the member's part.
 Status NullChannel::checkTypes(const Collective &desc) const {
-  KindFacts facts = factsOf(desc.kind);
-  if (facts.sums ? !canSum(desc.inType, desc.outType) : desc.inType != desc.outType)
+  const bool sums = isSum(desc.kind), accumulates = desc.kind == CollectiveKind::ReduceScatter;
+  if (sums ? !canSum(desc.inType, desc.outType) : desc.inType != desc.outType)
     return Ledger::refuse("{} of {} into {}", hal::toString(desc.kind), dtypeName(desc.inType),
                           dtypeName(desc.outType));
-  if (!facts.sums && (desc.average || desc.anyOrder))
+  if (!sums && (desc.average || desc.anyOrder))
     return Ledger::refuse("{} sums nothing", hal::toString(desc.kind));
   if (desc.kind == CollectiveKind::AllReduceMax && !canSum(desc.inType, desc.outType))
     return Ledger::refuse("{} of {}", hal::toString(desc.kind), dtypeName(desc.inType));
   if (desc.by != 0 && desc.kind != CollectiveKind::Shift)
     return Ledger::refuse("{} by {} positions", hal::toString(desc.kind), desc.by);
-  if (desc.accumulate && !facts.accumulates)
+  if (desc.accumulate && !accumulates)
     return Ledger::refuse("{} does not add to what is there", hal::toString(desc.kind));
-  if (desc.squares && (!facts.accumulates || desc.anyOrder || desc.outType == DType::F64))
+  if (desc.squares && (!accumulates || desc.anyOrder || desc.outType == DType::F64))
     return Ledger::refuse(
         "squares are of sums in rank order, into a part of f32, bf16 or f16; not of {}",
         hal::toString(desc.kind));
