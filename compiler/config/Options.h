@@ -30,11 +30,6 @@ enum class Section : uint8_t {
 #include "compiler/config/Sections.def"
 };
 
-inline constexpr unsigned kNumSections = 0
-#define SECTION(enumerator, ...) +1
-#include "compiler/config/Sections.def"
-    ;
-
 // One enum class for each row of Enums.def, with its enumerators.
 #define V(enumerator, spelling) enumerator,
 #define ENUM(name, values) enum class name : uint8_t { values };

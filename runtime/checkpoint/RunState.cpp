@@ -14,7 +14,6 @@ namespace {
 constexpr const char *kFlops = "num_floating_point_operations_so_far";
 constexpr const char *kScheduler = "opt_param_scheduler";
 constexpr std::string_view kScaleField = "scale"; ///< a tensor; other fields are numbers
-constexpr size_t kTensorsMax = 1'000'000;
 
 void setEntry(PlainEntries &entries, std::string_view key, PlainValue value) {
   for (auto &[name, old] : entries)
@@ -230,40 +229,6 @@ Result<std::string> tensorDictFile(std::string_view stem, std::span<const NamedT
   RETURN_IF_ERROR(archive.add("version", "3\n"));
   RETURN_IF_ERROR(archive.finish());
   return std::move(sink.bytes);
-}
-
-/// Reads a `.pt` file that contains a dictionary of tensors, and copies each to dense memory.
-Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> file) {
-  ASSIGN_OR_RETURN(ArchiveReader archive, ArchiveReader::open(file));
-  ASSIGN_OR_RETURN(Pickle pickle,
-                   readPickle(archive.find("data.pkl")->data, PickleContext::TensorRecord));
-  const PyGraph &graph = pickle.graph;
-  bool isOrdered = graph.isObjectOf(pickle.root, "collections", "OrderedDict");
-  if (!isOrdered && !graph.is(pickle.root, PyKind::Dict))
-    return makeStatus(report::CheckpointDamaged, "the file contains no dictionary of tensors");
-  std::span<const PyId> pairs = isOrdered
-                                    ? std::span<const PyId>(graph.object(pickle.root).itemsSet)
-                                    : graph.items(pickle.root);
-  std::vector<NamedTensor> tensors;
-  for (size_t i = 0; i + 1 < pairs.size() && i < 2 * kTensorsMax; i += 2) {
-    std::optional<std::string_view> name = graph.asText(pairs[i]);
-    if (!name)
-      return makeStatus(report::CheckpointDamaged, "a key of the dictionary is not a string");
-    ASSIGN_OR_RETURN(TensorView view, tensorOf(archive, graph, pairs[i + 1]));
-    RETURN_IF_ERROR(archive.verify(*view.entry));
-    NamedTensor tensor{std::string(*name), view.type, view.shape, {}};
-    // Strides may repeat elements, so the file's size does not bound the dense size. It is checked
-    // here.
-    std::optional<int64_t> bytes = tensorBytes(view.type, view.shape);
-    if (!bytes || static_cast<uint64_t>(*bytes) > view.storage.size())
-      return makeStatus(report::CheckpointDamaged, "tensor '{}' is larger than its storage", *name);
-    tensor.bytes.resize(static_cast<size_t>(*bytes));
-    copyBox(view.shape, {view.type, view.strides}, view.origin(),
-            {view.type, denseStrides(view.shape)},
-            reinterpret_cast<uint8_t *>(tensor.bytes.data()));
-    tensors.push_back(std::move(tensor));
-  }
-  return tensors;
 }
 
 Result<std::string> trainStateFile(const RunState &state) {

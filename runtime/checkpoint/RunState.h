@@ -48,8 +48,6 @@ struct NamedTensor {
 };
 /// The bytes that torch.save writes for a dictionary of tensors to `<stem>.pt`.
 Result<std::string> tensorDictFile(std::string_view stem, std::span<const NamedTensor> tensors);
-/// The tensors of such a file. CheckpointDamaged if it has no dictionary of tensors.
-Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> file);
 /// The bytes of Megatron-Bridge's `train_state.pt`.
 Result<std::string> trainStateFile(const RunState &state);
 

@@ -13,7 +13,6 @@ enum class MemoryKind : uint8_t {
   Sym,   ///< device memory that peers access: same size on all members, registered with channels
   Host   ///< pinned memory that the calling thread reads and writes directly
 };
-inline constexpr int kMemoryKindCount = 4;
 /// The word for messages.
 std::string_view toString(MemoryKind kind);
 

@@ -2,13 +2,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/checkpoint/RunState.h"
 #include "runtime/checkpoint/TensorRecord.h"
 
 namespace shardc::checkpoint {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static_cast<void>(readTensorDictFile({data, size}));
   Result<ArchiveReader> archive = ArchiveReader::open({data, size});
   if (!archive.isOk())
     return 0;

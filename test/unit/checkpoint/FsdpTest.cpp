@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/FsdpCheckpoint.h"
+#include "runtime/checkpoint/PickleReader.h"
 #include "runtime/checkpoint/RunState.h"
+#include "runtime/checkpoint/TensorRecord.h"
 #include "test/unit/checkpoint/TestFiles.h"
 
 namespace shardc::checkpoint {
@@ -321,7 +323,7 @@ TEST(FsdpCheckpoint, ReportsAllThatDoesNotFit) {
   LoadDifferences fits = checkpoint->check(requests);
   EXPECT_TRUE(fits.isComplete());
   EXPECT_EQ(fits.unexpected.size(), 6u); // halves of all moments
-  EXPECT_OK(loadStatus(fits, true, 0, "c"));
+  ASSERT_OK(loadStatus(fits, true, 0, "c"));
   requests[0].shape = {4, 3};
   EXPECT_FAILS(loadStatus(checkpoint->check(requests), false, 0, "c"),
                "Size mismatch between saved torch.Size([4, 2]) and current: torch.Size([4, 3]) for "
@@ -436,11 +438,20 @@ TEST(RunState, TrainStateIsADictOfScalars) {
   state.iteration = 7;
   Result<std::string> file = trainStateFile(state);
   ASSERT_TRUE(file.isOk());
-  Result<std::vector<NamedTensor>> read = readTensorDictFile(bytesOf(*file));
-  ASSERT_TRUE(read.isOk()) << read.status().message();
-  ASSERT_EQ(read->size(), 8u);
-  EXPECT_EQ((*read)[0].name, "step");
-  EXPECT_EQ((*read)[0].bytes, std::string("\7\0\0\0\0\0\0\0", 8));
+  Result<ArchiveReader> archive = ArchiveReader::open(bytesOf(*file));
+  ASSERT_TRUE(archive.isOk()) << archive.status().message();
+  Result<Pickle> pickle = readPickle(archive->find("data.pkl")->data, PickleContext::TensorRecord);
+  ASSERT_TRUE(pickle.isOk()) << pickle.status().message();
+  std::span<const PyId> pairs = pickle->graph.items(pickle->root);
+  ASSERT_EQ(pairs.size(), 2 * 8u);
+  EXPECT_EQ(pickle->graph.asText(pairs[0]), "step");
+  Result<TensorView> step = tensorOf(*archive, pickle->graph, pairs[1]);
+  ASSERT_TRUE(step.isOk()) << step.status().message();
+  EXPECT_OK(archive->verify(*step->entry));
+  int64_t count = 0;
+  ASSERT_EQ(step->type, Element::I64);
+  std::memcpy(&count, step->origin(), sizeof count);
+  EXPECT_EQ(count, 7);
 }
 
 TEST(RunState, GeneratorStatesHaveTheirShapes) {
