@@ -3,7 +3,6 @@
 // into the SourceManager. compiler/parse creates the tree, compiler/config reads it.
 #pragma once
 
-#include <memory>
 #include <optional>
 
 #include "compiler/basic/SourceLoc.h"

@@ -5,7 +5,6 @@
 //   cfg.getInt(Opt::ModelNumLayers)   cfg.derived().dataParallel   cfg.range(Opt::OptimizerLr)
 #pragma once
 
-#include <array>
 #include <string>
 #include <utility>
 #include <variant>

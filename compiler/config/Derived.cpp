@@ -2,7 +2,6 @@
 // need. They depend only on the options.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "compiler/config/Steps.h"
 

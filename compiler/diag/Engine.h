@@ -8,7 +8,6 @@
 // A rule from a table at run time: diags.report(rule.info, range, {DiagArg(a), DiagArg(b)}).
 #pragma once
 
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>

@@ -118,14 +118,181 @@ private:
     return true;
   }
 
-  bool split();
-  void reportFaults();
-  void reportBadString(Lexeme &lexeme);
-  void joinUnits();
-  bool pairBrackets();
-  void closeBracket(size_t index, std::vector<size_t> &open);
-  size_t indentation(size_t index) const;
-  void markLoneAssigns();
+  /// Runs ANTLR's lexer. It counts code points, which are converted to bytes.
+  bool split() {
+    antlr4::ANTLRInputStream input(text_.str());
+    grammar::RecipeLexer lexer(&input);
+    lexer.removeErrorListeners();
+    size_t codePoint = 0;
+    size_t byte = 0;
+    auto byteAt = [&](size_t target) {
+      for (; codePoint < target && byte < text_.size(); ++codePoint)
+        do
+          ++byte;
+        while (byte < text_.size() && (text_[byte] & 0xC0) == 0x80);
+      return byte;
+    };
+    // ANTLR's stream drops a byte order mark at the beginning.
+    if (text_.startswith("\xEF\xBB\xBF"))
+      byte = 3;
+    while (true) {
+      std::unique_ptr<antlr4::Token> token = lexer.nextToken();
+      Lexeme lexeme;
+      lexeme.type = token->getType();
+      bool isEnd = lexeme.type == antlr4::Token::EOF;
+      size_t begin = isEnd ? text_.size() : byteAt(token->getStartIndex());
+      size_t end = isEnd ? begin : byteAt(token->getStopIndex() + 1);
+      lexeme.range = range(begin, end);
+      lexeme.text = text_.slice(begin, end);
+      lexeme.line = static_cast<unsigned>(token->getLine());
+      if (token->getChannel() != antlr4::Token::DEFAULT_CHANNEL)
+        lexeme.state = Lexeme::State::Comment;
+      list_.lexemes_.push_back(lexeme);
+      if (isEnd)
+        return true;
+      if (list_.lexemes_.size() >= kTokensMax) {
+        diags_.report(diag::TooManyWords, lexeme.range, kTokensMax);
+        return false;
+      }
+    }
+  }
+
+  /// Reports tokens that no recipe may have. Neighbouring unknown characters are one error.
+  void reportFaults() {
+    for (size_t i = 0; i < list_.size(); ++i) {
+      Lexeme &lexeme = at(i);
+      if (lexeme.type == Kind::OTHER) {
+        lexeme.state = Lexeme::State::Dropped;
+        bool goesOn =
+            i > 0 && at(i - 1).type == Kind::OTHER && at(i - 1).range.end == lexeme.range.begin;
+        if (!goesOn)
+          diags_.report(diag::UnexpectedCharacter, lexeme.range, lexeme.text);
+      } else if (lexeme.type == Kind::HASH_COMMENT) {
+        SourceLoc begin = lexeme.range.begin;
+        diags_.report(diag::CommentMark, {begin, begin.advanced(1)}, "#")
+            .fixIt(FixIt::replace({begin, begin.advanced(1)}, "//"));
+      } else if (lexeme.type == Kind::BLOCK_COMMENT) {
+        SourceLoc begin = lexeme.range.begin;
+        diags_.report(diag::CommentMark, {begin, begin.advanced(2)}, "/*");
+      } else if (lexeme.type == Kind::BAD_STRING) {
+        reportBadString(lexeme);
+      }
+    }
+  }
+
+  /// A string in single quotes is read as if it had double quotes, so that no other errors follow.
+  void reportBadString(Lexeme &lexeme) {
+    char quote = lexeme.text[0];
+    bool isClosed = lexeme.text.size() > 1 && lexeme.text.back() == quote;
+    if (quote == '"' || !isClosed) {
+      SourceLoc begin = lexeme.range.begin;
+      diags_.report(diag::UnterminatedString, {begin, begin.advanced(1)}, std::string(1, quote));
+      return;
+    }
+    std::optional<StringFault> fault;
+    std::string value = decodeString(lexeme.text, fault);
+    DiagBuilder report = diags_.report(diag::SingleQuotes, lexeme.range);
+    if (!fault) {
+      report.fixIt(FixIt::replace(lexeme.range, encodeString(value)));
+      lexeme.type = Kind::STRING;
+    }
+  }
+
+  /// Joins `80 GiB` to one number, and reports it with a fix-it.
+  void joinUnits() {
+    for (size_t i = 0; i + 1 < list_.size(); ++i) {
+      if (at(i).type != Kind::NUMBER || at(i).state != Lexeme::State::Seen)
+        continue;
+      size_t behind = list_.next(i);
+      bool isUnit = at(behind).type == Kind::IDENT &&
+                    llvm::is_contained(numberUnits(), at(behind).text) &&
+                    at(behind).line == at(i).line && behind == i + 1 && !list_.isItemHead(behind) &&
+                    decodeNumber(at(i).text).fault == NumberFault::None &&
+                    decodeNumber(at(i).text).unit.empty();
+      if (!isUnit)
+        continue;
+      SourceRange gap(at(i).range.end, at(behind).range.begin);
+      diags_.report(diag::UnitApart, at(behind).range, at(i).text, at(behind).text)
+          .fixIt(FixIt::remove(gap));
+      at(i).range.end = at(behind).range.end;
+      at(i).text = sources_.text(at(i).range);
+      at(behind).state = Lexeme::State::Dropped;
+    }
+  }
+
+  /// Finds the partner of each bracket. Reports an error and returns false if the nesting would
+  /// exhaust the stack.
+  bool pairBrackets() {
+    std::vector<size_t> open;
+    for (size_t i = 0; i < list_.size(); ++i) {
+      switch (at(i).type) {
+      case Kind::LBRACE:
+      case Kind::LBRACK:
+      case Kind::LPAREN:
+        open.push_back(i);
+        if (open.size() > kNestingMax) {
+          diags_.report(diag::NestedTooDeep, at(i).range, kNestingMax);
+          return false;
+        }
+        break;
+      case Kind::RBRACE:
+      case Kind::RBRACK:
+      case Kind::RPAREN:
+        closeBracket(i, open);
+        break;
+      default:
+        break;
+      }
+    }
+    auto isBrace = [&](size_t index) { return at(index).type == Kind::LBRACE; };
+    auto last = std::find_if(open.rbegin(), open.rend(), isBrace);
+    if (last == open.rend())
+      list_.unclosedBrace_ = kNoToken; // every brace is closed, despite wrong indentation
+    else if (list_.unclosedBrace_ == kNoToken)
+      list_.unclosedBrace_ = *last;
+    return true;
+  }
+
+  void closeBracket(size_t index, std::vector<size_t> &open) {
+    bool isBrace = at(index).type == Kind::RBRACE;
+    // A closing brace also closes brackets that are still open inside its section. A bracket of a
+    // list never closes a section.
+    while (isBrace && !open.empty() && at(open.back()).type != Kind::LBRACE)
+      open.pop_back();
+    if (open.empty() || (!isBrace && at(open.back()).type == Kind::LBRACE))
+      return;
+    size_t opener = open.back();
+    open.pop_back();
+    at(index).partner = opener;
+    at(opener).partner = index;
+    bool looksWrong = isBrace && list_.isFirstOnLine(index) && at(index).line != at(opener).line &&
+                      indentation(index) != indentation(opener);
+    if (looksWrong && list_.unclosedBrace_ == kNoToken)
+      list_.unclosedBrace_ = opener;
+  }
+
+  /// The column of the first non-blank byte in the token's line.
+  size_t indentation(size_t index) const {
+    llvm::StringRef line = sources_.lineText(list_[index].range.begin);
+    return line.size() - line.ltrim(" \t").size();
+  }
+
+  void markLoneAssigns() {
+    for (size_t i = 0; i + 1 < list_.size(); ++i) {
+      if (at(i).type != Kind::ASSIGN)
+        continue;
+      size_t behind = list_.next(i);
+      size_t type = at(behind).type;
+      bool isLone = type == Kind::RBRACE || type == antlr4::Token::EOF || type == Kind::LET;
+      // The rest of the line is the value, unless it is a setting or section itself: `a = b ddp {
+      // ...
+      // }`.
+      bool isNextItem =
+          at(behind).line == at(i).line ? list_.isSettingHead(behind) : list_.isItemHead(behind);
+      if (isLone || isNextItem)
+        at(i).type = Kind::ASSIGN_ALONE;
+    }
+  }
 
   BufferId buffer_;
   InputKind kind_;
@@ -134,181 +301,6 @@ private:
   llvm::StringRef text_;
   TokenList list_;
 };
-
-/// Runs ANTLR's lexer. It counts code points, which are converted to bytes.
-bool Scanner::split() {
-  antlr4::ANTLRInputStream input(text_.str());
-  grammar::RecipeLexer lexer(&input);
-  lexer.removeErrorListeners();
-  size_t codePoint = 0;
-  size_t byte = 0;
-  auto byteAt = [&](size_t target) {
-    for (; codePoint < target && byte < text_.size(); ++codePoint)
-      do
-        ++byte;
-      while (byte < text_.size() && (text_[byte] & 0xC0) == 0x80);
-    return byte;
-  };
-  // ANTLR's stream drops a byte order mark at the beginning.
-  if (text_.startswith("\xEF\xBB\xBF"))
-    byte = 3;
-  while (true) {
-    std::unique_ptr<antlr4::Token> token = lexer.nextToken();
-    Lexeme lexeme;
-    lexeme.type = token->getType();
-    bool isEnd = lexeme.type == antlr4::Token::EOF;
-    size_t begin = isEnd ? text_.size() : byteAt(token->getStartIndex());
-    size_t end = isEnd ? begin : byteAt(token->getStopIndex() + 1);
-    lexeme.range = range(begin, end);
-    lexeme.text = text_.slice(begin, end);
-    lexeme.line = static_cast<unsigned>(token->getLine());
-    if (token->getChannel() != antlr4::Token::DEFAULT_CHANNEL)
-      lexeme.state = Lexeme::State::Comment;
-    list_.lexemes_.push_back(lexeme);
-    if (isEnd)
-      return true;
-    if (list_.lexemes_.size() >= kTokensMax) {
-      diags_.report(diag::TooManyWords, lexeme.range, kTokensMax);
-      return false;
-    }
-  }
-}
-
-/// Reports tokens that no recipe may have. Neighbouring unknown characters are one error.
-void Scanner::reportFaults() {
-  for (size_t i = 0; i < list_.size(); ++i) {
-    Lexeme &lexeme = at(i);
-    if (lexeme.type == Kind::OTHER) {
-      lexeme.state = Lexeme::State::Dropped;
-      bool goesOn =
-          i > 0 && at(i - 1).type == Kind::OTHER && at(i - 1).range.end == lexeme.range.begin;
-      if (!goesOn)
-        diags_.report(diag::UnexpectedCharacter, lexeme.range, lexeme.text);
-    } else if (lexeme.type == Kind::HASH_COMMENT) {
-      SourceLoc begin = lexeme.range.begin;
-      diags_.report(diag::CommentMark, {begin, begin.advanced(1)}, "#")
-          .fixIt(FixIt::replace({begin, begin.advanced(1)}, "//"));
-    } else if (lexeme.type == Kind::BLOCK_COMMENT) {
-      SourceLoc begin = lexeme.range.begin;
-      diags_.report(diag::CommentMark, {begin, begin.advanced(2)}, "/*");
-    } else if (lexeme.type == Kind::BAD_STRING) {
-      reportBadString(lexeme);
-    }
-  }
-}
-
-/// A string in single quotes is read as if it had double quotes, so that no other errors follow.
-void Scanner::reportBadString(Lexeme &lexeme) {
-  char quote = lexeme.text[0];
-  bool isClosed = lexeme.text.size() > 1 && lexeme.text.back() == quote;
-  if (quote == '"' || !isClosed) {
-    SourceLoc begin = lexeme.range.begin;
-    diags_.report(diag::UnterminatedString, {begin, begin.advanced(1)}, std::string(1, quote));
-    return;
-  }
-  std::optional<StringFault> fault;
-  std::string value = decodeString(lexeme.text, fault);
-  DiagBuilder report = diags_.report(diag::SingleQuotes, lexeme.range);
-  if (!fault) {
-    report.fixIt(FixIt::replace(lexeme.range, encodeString(value)));
-    lexeme.type = Kind::STRING;
-  }
-}
-
-/// Joins `80 GiB` to one number, and reports it with a fix-it.
-void Scanner::joinUnits() {
-  for (size_t i = 0; i + 1 < list_.size(); ++i) {
-    if (at(i).type != Kind::NUMBER || at(i).state != Lexeme::State::Seen)
-      continue;
-    size_t behind = list_.next(i);
-    bool isUnit = at(behind).type == Kind::IDENT &&
-                  llvm::is_contained(numberUnits(), at(behind).text) &&
-                  at(behind).line == at(i).line && behind == i + 1 && !list_.isItemHead(behind) &&
-                  decodeNumber(at(i).text).fault == NumberFault::None &&
-                  decodeNumber(at(i).text).unit.empty();
-    if (!isUnit)
-      continue;
-    SourceRange gap(at(i).range.end, at(behind).range.begin);
-    diags_.report(diag::UnitApart, at(behind).range, at(i).text, at(behind).text)
-        .fixIt(FixIt::remove(gap));
-    at(i).range.end = at(behind).range.end;
-    at(i).text = sources_.text(at(i).range);
-    at(behind).state = Lexeme::State::Dropped;
-  }
-}
-
-/// The column of the first non-blank byte in the token's line.
-size_t Scanner::indentation(size_t index) const {
-  llvm::StringRef line = sources_.lineText(list_[index].range.begin);
-  return line.size() - line.ltrim(" \t").size();
-}
-
-void Scanner::closeBracket(size_t index, std::vector<size_t> &open) {
-  bool isBrace = at(index).type == Kind::RBRACE;
-  // A closing brace also closes brackets that are still open inside its section. A bracket of a
-  // list never closes a section.
-  while (isBrace && !open.empty() && at(open.back()).type != Kind::LBRACE)
-    open.pop_back();
-  if (open.empty() || (!isBrace && at(open.back()).type == Kind::LBRACE))
-    return;
-  size_t opener = open.back();
-  open.pop_back();
-  at(index).partner = opener;
-  at(opener).partner = index;
-  bool looksWrong = isBrace && list_.isFirstOnLine(index) && at(index).line != at(opener).line &&
-                    indentation(index) != indentation(opener);
-  if (looksWrong && list_.unclosedBrace_ == kNoToken)
-    list_.unclosedBrace_ = opener;
-}
-
-/// Finds the partner of each bracket. Reports an error and returns false if the nesting would
-/// exhaust the stack.
-bool Scanner::pairBrackets() {
-  std::vector<size_t> open;
-  for (size_t i = 0; i < list_.size(); ++i) {
-    switch (at(i).type) {
-    case Kind::LBRACE:
-    case Kind::LBRACK:
-    case Kind::LPAREN:
-      open.push_back(i);
-      if (open.size() > kNestingMax) {
-        diags_.report(diag::NestedTooDeep, at(i).range, kNestingMax);
-        return false;
-      }
-      break;
-    case Kind::RBRACE:
-    case Kind::RBRACK:
-    case Kind::RPAREN:
-      closeBracket(i, open);
-      break;
-    default:
-      break;
-    }
-  }
-  auto isBrace = [&](size_t index) { return at(index).type == Kind::LBRACE; };
-  auto last = std::find_if(open.rbegin(), open.rend(), isBrace);
-  if (last == open.rend())
-    list_.unclosedBrace_ = kNoToken; // every brace is closed, despite wrong indentation
-  else if (list_.unclosedBrace_ == kNoToken)
-    list_.unclosedBrace_ = *last;
-  return true;
-}
-
-void Scanner::markLoneAssigns() {
-  for (size_t i = 0; i + 1 < list_.size(); ++i) {
-    if (at(i).type != Kind::ASSIGN)
-      continue;
-    size_t behind = list_.next(i);
-    size_t type = at(behind).type;
-    bool isLone = type == Kind::RBRACE || type == antlr4::Token::EOF || type == Kind::LET;
-    // The rest of the line is the value, unless it is a setting or section itself: `a = b ddp { ...
-    // }`.
-    bool isNextItem =
-        at(behind).line == at(i).line ? list_.isSettingHead(behind) : list_.isItemHead(behind);
-    if (isLone || isNextItem)
-      at(i).type = Kind::ASSIGN_ALONE;
-  }
-}
 
 std::optional<TokenList> scanTokens(BufferId buffer, InputKind kind, DiagEngine &diags) {
   return Scanner(buffer, kind, diags).run();

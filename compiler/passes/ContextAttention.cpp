@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
-#include <optional>
 
 #include "compiler/passes/Partition.h"
 #include "compiler/passes/PlanNames.h"

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <vector>
 
 #include "runtime/plan/Plan.h"

@@ -2,7 +2,6 @@
 // their place.
 #pragma once
 
-#include <array>
 #include <vector>
 
 #include "runtime/plan/Builder.h"

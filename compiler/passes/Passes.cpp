@@ -1,7 +1,6 @@
 // Looks up passes by flag, checks that a plan meets the requirements of a pass, and runs the pass.
 #include "compiler/passes/Passes.h"
 
-#include <array>
 #include <string_view>
 #include <unordered_set>
 

@@ -3,8 +3,6 @@
 // on plan text. Pipeline.cpp lists the passes in order, with reasons.
 #pragma once
 
-#include <chrono>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,7 +11,6 @@
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/KernelRates.h"
 #include "compiler/predict/Kernels.h"
-#include "compiler/predict/MatrixWork.h"
 #include "compiler/predict/MeasuredRates.h"
 #include "compiler/predict/PipelineTime.h"
 #include "compiler/predict/SaveTime.h"
@@ -32,6 +30,26 @@ using plan::Op;
 using plan::OpKind;
 using plan::Segment;
 using Key = plan::AttrKey;
+
+/// Floating-point operations of one of Muon's ops on a matrix, on each rank that has rows of the
+/// matrix. An iteration on an r × c matrix, r the shorter side, costs 2·r²·c for X·Xᵀ, 2·r³ for A²
+/// and 2·r²·c for the product with X. If ranks divide the iterations, muon_sums has the product of
+/// this rank's part with its transpose, and muon_step the rest; iteration 0 only normalises and
+/// counts as 0.
+double flopsOfMatrix(const Op &op, const plan::BlockMatrix &matrix) {
+  auto rows = static_cast<double>(matrix.rows), columns = static_cast<double>(matrix.columns);
+  if (op.kind == OpKind::Muon) {
+    auto r = static_cast<double>(matrix.shortSide()), c = static_cast<double>(matrix.longSide());
+    return op.getBool(Key::divided)
+               ? 0
+               : static_cast<double>(op.getInt(Key::ns_steps)) * (4 * r * r * c + 2 * r * r * r);
+  }
+  auto side = static_cast<double>(matrix.sharedSide());
+  double ofPart = 2 * side * rows * columns / static_cast<double>(matrix.parts);
+  if (op.getInt(Key::ns_step) == 0)
+    return 0;
+  return op.kind == OpKind::MuonSums ? ofPart : ofPart + 2 * side * side * side;
+}
 
 /// Time of a kernel with almost no work.
 constexpr double kLeastSeconds = 1.5e-6;

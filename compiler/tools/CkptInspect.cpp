@@ -65,60 +65,56 @@ public:
   void print() const { printChildren(root_, 0); }
 
 private:
-  NameNode &place(const std::string &name, int64_t bytes, bool isTensor);
-  void printChildren(const NameNode &node, int level) const;
-  void printNode(std::string name, const NameNode *node, int level) const;
+  NameNode &place(const std::string &name, int64_t bytes, bool isTensor) {
+    NameNode *node = &root_;
+    for (size_t begin = 0; begin <= name.size();) {
+      size_t end = std::min(name.find('.', begin), name.size());
+      node = &node->children[name.substr(begin, end - begin)];
+      node->bytes += bytes;
+      node->tensors += isTensor ? 1 : 0;
+      node->objects += isTensor ? 0 : 1;
+      begin = end + 1;
+    }
+    return *node;
+  }
+
+  void printChildren(const NameNode &node, int level) const {
+    std::vector<std::string> names;
+    for (const auto &[name, child] : node.children)
+      names.push_back(name);
+    std::ranges::sort(names, isBefore);
+    for (const std::string &name : names)
+      printNode(name, &node.children.at(name), level);
+  }
+
+  /// Prints chains of nodes with a single child as one line: `self_attention.linear_qkv.weight`.
+  void printNode(std::string name, const NameNode *node, int level) const {
+    while (node->children.size() == 1 && node->tensor == nullptr && !node->isObject) {
+      const auto &[next, child] = *node->children.begin();
+      name += "." + next;
+      node = &child;
+    }
+    std::string margin(static_cast<size_t>(level) * 2, ' ');
+    std::string shown = plan::printable(name);
+    if (node->tensor != nullptr)
+      printOut("{}{}  {} {}, {} {}, {}\n", margin, shown, torchName(node->tensor->type),
+               checkpoint::shapeText(node->tensor->shape), node->tensor->chunks.size(),
+               node->tensor->chunks.size() == 1 ? "chunk" : "chunks",
+               plan::formatBytes(tensorBytes(node->tensor->type, node->tensor->shape).value_or(0)));
+    else if (node->isObject)
+      printOut("{}{} = {}\n", margin, shown, plan::printable(node->value));
+    else if (depth_ > 0 && level + 1 >= depth_)
+      printOut("{}{}  {} tensors, {} objects, {}\n", margin, shown, node->tensors, node->objects,
+               plan::formatBytes(node->bytes));
+    else
+      printOut("{}{}\n", margin, shown);
+    if (depth_ == 0 || level + 1 < depth_)
+      printChildren(*node, level + 1);
+  }
 
   NameNode root_;
   int depth_;
 };
-
-NameNode &NameTree::place(const std::string &name, int64_t bytes, bool isTensor) {
-  NameNode *node = &root_;
-  for (size_t begin = 0; begin <= name.size();) {
-    size_t end = std::min(name.find('.', begin), name.size());
-    node = &node->children[name.substr(begin, end - begin)];
-    node->bytes += bytes;
-    node->tensors += isTensor ? 1 : 0;
-    node->objects += isTensor ? 0 : 1;
-    begin = end + 1;
-  }
-  return *node;
-}
-
-void NameTree::printChildren(const NameNode &node, int level) const {
-  std::vector<std::string> names;
-  for (const auto &[name, child] : node.children)
-    names.push_back(name);
-  std::ranges::sort(names, isBefore);
-  for (const std::string &name : names)
-    printNode(name, &node.children.at(name), level);
-}
-
-/// Prints chains of nodes with a single child as one line: `self_attention.linear_qkv.weight`.
-void NameTree::printNode(std::string name, const NameNode *node, int level) const {
-  while (node->children.size() == 1 && node->tensor == nullptr && !node->isObject) {
-    const auto &[next, child] = *node->children.begin();
-    name += "." + next;
-    node = &child;
-  }
-  std::string margin(static_cast<size_t>(level) * 2, ' ');
-  std::string shown = plan::printable(name);
-  if (node->tensor != nullptr)
-    printOut("{}{}  {} {}, {} {}, {}\n", margin, shown, torchName(node->tensor->type),
-             checkpoint::shapeText(node->tensor->shape), node->tensor->chunks.size(),
-             node->tensor->chunks.size() == 1 ? "chunk" : "chunks",
-             plan::formatBytes(tensorBytes(node->tensor->type, node->tensor->shape).value_or(0)));
-  else if (node->isObject)
-    printOut("{}{} = {}\n", margin, shown, plan::printable(node->value));
-  else if (depth_ > 0 && level + 1 >= depth_)
-    printOut("{}{}  {} tensors, {} objects, {}\n", margin, shown, node->tensors, node->objects,
-             plan::formatBytes(node->bytes));
-  else
-    printOut("{}{}\n", margin, shown);
-  if (depth_ == 0 || level + 1 < depth_)
-    printChildren(*node, level + 1);
-}
 
 void printGroups(const std::vector<InspectedGroup> &groups) {
   for (size_t i = 0; i < groups.size(); ++i) {

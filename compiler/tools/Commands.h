@@ -33,6 +33,10 @@ void addRecipes(cli::Command &app, int &status);
 void addShrink(cli::Command &app, int &status);
 void addTune(cli::Command &app, int &status);
 
+/// Subcommands of `shardc data`.
+void addDataPacks(cli::Command &data, int &status);
+void addDataReference(cli::Command &data, int &status);
+
 /// The overlay with the fastest layout of a recipe, searched with tune's defaults. Empty if no
 /// layout is found or the recipe has errors.
 std::optional<std::string> tunedLayout(const std::string &recipe);

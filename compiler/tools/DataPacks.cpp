@@ -1,6 +1,4 @@
 // shardc data sft, preference, pack and show: creates rows for fine-tuning, and packs of rows.
-#include "compiler/tools/DataPacks.h"
-
 #include <csignal>
 #include <ctime>
 #include <unistd.h>
@@ -9,7 +7,9 @@
 #include <fmt/ranges.h>
 
 #include "compiler/basic/Numbers.h"
+#include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/base/Output.h"
 #include "runtime/base/Report.h"
 #include "runtime/base/Reports.h"

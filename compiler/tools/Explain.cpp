@@ -12,14 +12,16 @@
 //   explain "part of a message"     the rules that report it, or whose upstream text contains it
 #include <array>
 #include <fmt/format.h>
+#include <string>
+#include <vector>
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Suggest.h"
 #include "compiler/basic/Utf8.h"
 #include "compiler/config/Explain.h"
 #include "compiler/config/ForeignNames.h"
+#include "compiler/config/Options.h"
 #include "compiler/config/Rules.h"
-#include "compiler/config/Search.h"
 #include "compiler/diag/Remarks.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
@@ -30,6 +32,94 @@
 
 namespace shardc::tools {
 namespace {
+
+constexpr size_t kWordMin = 3;
+constexpr size_t kLinesMax = 25;   ///< of each table
+constexpr size_t kTextWidth = 100; ///< characters of a line's text; explain prints the rest
+
+struct Entry {
+  llvm::StringRef name;
+  llvm::StringRef text;
+};
+
+std::string line(const Entry &entry) {
+  llvm::StringRef text = entry.text.split('\n').first;
+  std::string shown = text.take_front(kTextWidth).str();
+  if (text.size() > kTextWidth) // break between words
+    shown = text.take_front(text.take_front(kTextWidth).rfind(' ')).str() + " ...";
+  return fmt::format("  {:<46} {}\n", entry.name, shown);
+}
+
+/// Lists entries that contain the word in their name, then those that contain it in their text.
+std::string matches(const char *heading, llvm::ArrayRef<Entry> table, llvm::StringRef word) {
+  std::vector<Entry> found;
+  for (bool inName : {true, false})
+    for (const Entry &entry : table)
+      if (entry.name.contains_insensitive(word) ? inName
+                                                : !inName && entry.text.contains_insensitive(word))
+        found.push_back(entry);
+  if (found.empty())
+    return {};
+  std::string out = fmt::format("{}:\n", heading);
+  for (const Entry &entry : llvm::makeArrayRef(found).take_front(kLinesMax))
+    out += line(entry);
+  if (found.size() > kLinesMax)
+    out += fmt::format("  ... and {} more\n", found.size() - kLinesMax);
+  return out;
+}
+
+/// The options whose name inside their section is `name` (`lr`, `save`), including targets of
+/// aliases.
+std::vector<config::Opt> optionsNamed(llvm::StringRef name) {
+  std::vector<config::Opt> found;
+  for (const config::OptionInfo &option : config::options())
+    if (option.name == name)
+      found.push_back(option.opt);
+  for (const config::AliasInfo &alias : config::aliases())
+    if (alias.path.split('.').second == name)
+      for (config::Opt target : alias.targets)
+        if (!llvm::is_contained(found, target))
+          found.push_back(target);
+  return found;
+}
+
+/// One line per option: path and doc.
+std::string listOptions(llvm::ArrayRef<config::Opt> options) {
+  std::string out;
+  for (config::Opt opt : options)
+    out += line({config::info(opt).path, config::summary(config::info(opt))});
+  return out;
+}
+
+/// Describes a section, with a line for each of its options. Returns an empty text for an unknown
+/// section.
+std::string listSection(llvm::StringRef section) {
+  std::optional<config::Section> found = config::findSection(section);
+  if (!found)
+    return {};
+  std::string out = fmt::format("section {}: {}\n", section, config::info(*found).doc);
+  for (const config::OptionInfo &option : config::options())
+    if (option.section == *found)
+      out += line({option.path, config::summary(option)});
+  return out;
+}
+
+/// Lists every option, rule and message whose name or text contains the word, ignoring case: one
+/// line each, names before texts, at most kLinesMax of each table. Empty if nothing matches, or if
+/// the word has fewer than three letters, which would match nearly everything.
+std::string searchTables(llvm::StringRef word) {
+  if (word.size() < kWordMin)
+    return {};
+  std::vector<Entry> optionRows, ruleRows, diagRows;
+  for (const config::OptionInfo &option : config::options())
+    optionRows.push_back({option.path, config::summary(option)});
+  for (const config::RuleInfo &rule : config::rules())
+    ruleRows.push_back({rule.id, rule.text.empty() ? rule.reason : rule.text});
+  for (const DiagRow &row : diagTable())
+    diagRows.push_back({row.info.id, row.info.text});
+  return matches("options", optionRows, word) + matches("rules", ruleRows, word) +
+         matches("messages", diagRows, word);
+}
 
 constexpr const char *kAdjustments = "adjustments";
 
@@ -60,14 +150,14 @@ int unknown(const std::string &what) {
 /// Suggests meanings of a word that is not a name: a section, the last part of option paths, or a
 /// word in names and texts. A word with a dot is more likely a misspelt path.
 std::string couldBe(llvm::StringRef what) {
-  std::string out = config::listSection(what);
-  std::vector<config::Opt> named = config::optionsNamed(what);
+  std::string out = listSection(what);
+  std::vector<config::Opt> named = optionsNamed(what);
   if (out.empty() && named.size() == 1)
     return config::explainOption(config::info(named.front()).path);
   if (out.empty() && !named.empty())
-    return fmt::format("'{}' is the name of\n{}", what, config::listOptions(named));
+    return fmt::format("'{}' is the name of\n{}", what, listOptions(named));
   if (out.empty() && !what.contains('.'))
-    if (std::string found = config::searchTables(what); !found.empty())
+    if (std::string found = searchTables(what); !found.empty())
       return fmt::format("nothing is called '{}'; it occurs in these\n{}", what, found);
   return out;
 }
@@ -122,7 +212,7 @@ int explainAlone(const std::string &what) {
   }
   std::string option = config::explainOption(what);
   if (!option.empty() && config::findSection(what)) // `model` is an option and a section
-    option += "\n" + config::listSection(what);
+    option += "\n" + listSection(what);
   for (const std::string &text :
        {option, config::explainRule(what), config::explainDiagnostic(what), explainPlanRule(what),
         explainVariable(what), explainForeign(what), config::explainText(what), couldBe(what)})
@@ -190,7 +280,7 @@ int explainPart(const config::Config &config, const SourceManager &sources,
   else if (const config::ForeignName *foreign = findForeign(what); foreign && foreign->option)
     targets = {*foreign->option};
   else
-    targets = config::optionsNamed(what);
+    targets = optionsNamed(what);
   if (targets.empty())
     return explainAlone(what);
   std::string text;

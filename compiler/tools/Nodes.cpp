@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "compiler/basic/Utf8.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/EndSignals.h"
 #include "llvm/Support/raw_ostream.h"

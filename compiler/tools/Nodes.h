@@ -2,7 +2,6 @@
 // process starts the ranks of its node, with torchrun's variables.
 #pragma once
 
-#include <functional>
 #include <optional>
 
 #include "compiler/tools/Session.h"

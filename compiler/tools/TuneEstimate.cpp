@@ -404,8 +404,7 @@ int64_t Estimates::bytesOf(const Layout &mesh) const {
   const bool isNone = mesh.is(Knob::Sharding, "none");
   // For a sharding that the table does not list, assumes the one with the fewest bytes.
   const bool isFull = mesh.is(Knob::Sharding, "fsdp") || mesh.is(Knob::Sharding, "given");
-  const bool sharesGrads =
-      (isFull || mesh.is(Knob::Sharding, "optim_grads")) && !cost_.reducesOnce;
+  const bool sharesGrads = (isFull || mesh.is(Knob::Sharding, "optim_grads")) && !cost_.reducesOnce;
   const int64_t instances = elements.dividesInstances && !isNone ? mesh.size(Knob::Instances) : 1;
   int64_t most = 0;
   for (int64_t stage = 0; stage < stages; ++stage) {

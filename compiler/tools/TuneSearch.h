@@ -4,7 +4,6 @@
 // nor on the number of threads.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <limits>
 #include <map>

@@ -1,7 +1,6 @@
 #include "compiler/upstream/FlagTable.h"
 
 #include <algorithm>
-#include <map>
 #include <vector>
 
 #include "compiler/basic/Suggest.h"

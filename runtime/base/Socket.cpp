@@ -6,7 +6,6 @@
 #include <cstring>
 #include <memory>
 #include <thread>
-#include <utility>
 
 #include <fcntl.h>
 #include <netdb.h>

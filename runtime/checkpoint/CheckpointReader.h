@@ -4,7 +4,6 @@
 // reader. All reads are const and may run in parallel.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>

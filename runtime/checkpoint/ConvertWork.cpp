@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/ConvertWork.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <numeric>
 #include <system_error>
 #include <thread>

@@ -84,7 +84,20 @@ public:
     file_.path = path;
   }
 
-  void read(json root);
+  void read(json root) {
+    Kind kind = kindOf(root);
+    if (kind.known == nullptr)
+      return refuseType(root, "");
+    if (!takeText(root, kind))
+      return;
+    file_.arch = kind.known->arch;
+    if (kind.text != nullptr)
+      takeDefaults(*kind.text);
+    file_.fields[kType] = kind.known->modelType;
+    leaveOutAccepted(root);
+    check(file_.fields, "", file_.prefix);
+    refuseUnknown();
+  }
   const HfFaults &faults() const { return faults_; }
   HfFile &file() { return file_; }
 
@@ -95,228 +108,203 @@ private:
   void refuse(std::string field, Status status) {
     faults_.push_back({std::move(field), std::move(status)});
   }
-  void refuseType(const json &object, const std::string &prefix);
-  Kind kindOf(const json &root);
-  bool takeText(const json &root, Kind &kind);
-  void takeTied(const json &root, const HfOuter &outer);
-  void takeDefaults(const HfText &text);
-  void leaveOutAccepted(const json &root);
-  void check(json &object, const std::string &prefix, const std::string &own);
-  void checkField(const std::string &name, const std::string &own, json &value);
-  void checkUnknown(const std::string &name, const std::string &own, bool isPart);
-  void refuseUnknown();
+
+  void refuseType(const json &object, const std::string &prefix) {
+    std::string list;
+    for (const HfArchitecture &one : hfArchitectures())
+      list += (list.empty() ? "" : ", ") + std::string(one.modelType);
+    for (const HfOuter &one : hfOuters())
+      list += ", " + std::string(one.modelType);
+    auto type = object.find(kType);
+    refuse(prefix + kType,
+           makeStatus(
+               report::HfArchitectureUnknown, file_.path,
+               shownHfValue(type != object.end() ? *type : json()), list,
+               hintOfType(object, textOf(object, kType) != nullptr ? *textOf(object, kType) : "")));
+  }
+
+  /// The model type determines the architecture. If it is unknown, the class does.
+  Kind kindOf(const json &root) {
+    const std::string *type = textOf(root, kType);
+    Kind byType = type != nullptr ? kindOfType(*type) : Kind();
+    Kind byClass = isAccepted(kClasses) ? Kind() : kindOfClasses(root);
+    if (byType.known == nullptr)
+      return byClass;
+    auto classes = root.find(kClasses);
+    if (byClass.known == nullptr && classes != root.end() && classes->is_array() &&
+        !classes->empty() && !isAccepted(kClasses))
+      file_.otherClass = shownHfValue(*classes);
+    if (byClass.known != nullptr && byClass.known != byType.known)
+      refuse(kClasses, makeStatus(report::HfSettingRefused, file_.path, kClasses,
+                                  shownHfValue(root[kClasses]),
+                                  fmt::format("a class of model type '{}'", *type)));
+    return byType;
+  }
+
+  /// Reads the fields of the text model, which are in a separate object or mixed with those of
+  /// other parts. False if the type of the text model is unknown.
+  bool takeText(const json &root, Kind &kind) {
+    file_.fields = root;
+    if (kind.outer == nullptr)
+      return true;
+    const HfOuter &outer = *kind.outer;
+    file_.outerType = outer.modelType;
+    auto nested = root.find(kText);
+    bool isNested = nested != root.end() && nested->is_object();
+    if (isNested) {
+      file_.prefix = std::string(kText) + ".";
+      file_.fields = *nested;
+      if (const std::string *type = textOf(*nested, kType); type != nullptr)
+        kind = kindOfType(*type);
+      if (kind.known == nullptr) {
+        refuseType(*nested, file_.prefix);
+        return false;
+      }
+      // Some files have fields of the whole model only outside of the text model.
+      for (const char *ofAll : {"dtype", "torch_dtype", "quantization_config"})
+        if (root.contains(ofAll) && !nested->contains(ofAll))
+          file_.fields[ofAll] = root[ofAll];
+    }
+    takeTied(root, outer);
+    HfArch arch = kind.known->arch;
+    // Fields outside of the text model belong to other parts, unless all architectures have them.
+    for (const auto &[key, value] : root.items()) {
+      const HfField *row = findHfField(arch, key == "rope_parameters" ? "rope_scaling" : key);
+      bool isOfFile = row != nullptr && row->archs == kAllHfArchs;
+      bool isOfText = isNested ? file_.fields.contains(key) || key == kText
+                               : row != nullptr || libraryReadsHfField(arch, key);
+      if (isOfFile || isOfText)
+        continue;
+      file_.outside.push_back(key);
+      if (!isNested)
+        file_.fields.erase(key);
+    }
+    return true;
+  }
+
+  /// Determines whether embeddings are tied. The outer model's field takes precedence over that of
+  /// the text model; without both, the default of the outer model applies.
+  void takeTied(const json &root, const HfOuter &outer) {
+    auto said = root.find(kTied);
+    bool isSaid = said != root.end() && !said->is_null();
+    auto ofText = file_.fields.find(kTied);
+    bool isOfText = ofText != file_.fields.end() && !ofText->is_null();
+    file_.saysTied = isSaid || isOfText;
+    json tied = isSaid ? *said : isOfText ? *ofText : parseJson(outer.tied);
+    file_.fields[kTied] = std::move(tied);
+  }
+
+  /// Fills in the library's defaults for fields that a file of this type lacks.
+  void takeDefaults(const HfText &text) {
+    const json defaults = parseJson(text.defaults);
+    for (const auto &[key, value] : defaults.items())
+      if (!file_.fields.contains(key))
+        file_.fields[key] = value;
+    file_.fields.update(parseJson(text.constants));
+  }
+
+  /// Removes the fields that the user declared to be irrelevant. A field that corresponds to an
+  /// option is refused, since without it the model would be another one.
+  void leaveOutAccepted(const json &root) {
+    for (const std::string &name : reading_.accepted) {
+      bool isOwn = !file_.prefix.empty() && name.starts_with(file_.prefix);
+      std::string plain = isOwn ? name.substr(file_.prefix.size()) : name;
+      json *object = &file_.fields;
+      size_t dot = plain.find('.');
+      if (dot != std::string::npos) {
+        auto found = object->find(plain.substr(0, dot));
+        object = found != object->end() && found->is_object() ? &*found : nullptr;
+      }
+      std::string key = dot != std::string::npos ? plain.substr(dot + 1) : plain;
+      std::string table = plain.starts_with("rope_parameters.") ? "rope_scaling." + key : plain;
+      const HfField *row = findHfField(file_.arch, table);
+      bool isThere = root.contains(name) || (object != nullptr && object->contains(key));
+      bool isNeeded = row != nullptr && row->use != HfUse::Needs && row->use != HfUse::Idle &&
+                      row->use != HfUse::Agrees;
+      if (!isThere || isNeeded || plain == "rope_parameters")
+        refuse(isThere ? name : "",
+               makeStatus(report::HfAcceptRefused, name, file_.path,
+                          isThere ? "has this field for the recipe" : "has no such field"));
+      else if (object != nullptr)
+        object->erase(key);
+    }
+  }
+
+  /// Checks all fields of an object. `prefix` and `own` are the object's name in the table and in
+  /// the file.
+  void check(json &object, const std::string &prefix, const std::string &own) {
+    for (auto &[key, value] : object.items())
+      checkField(prefix + key, own + key, value);
+  }
+
+  void checkField(const std::string &name, const std::string &own, json &value) {
+    if (value.is_null())
+      return;
+    const HfField *row = findHfField(file_.arch, name == "rope_parameters" ? "rope_scaling" : name);
+    if (row == nullptr)
+      return checkUnknown(name, own, name.starts_with(kScaling));
+    value = hfMeaning(file_.arch, name, value);
+    if (row->use == HfUse::Needs && value != parseJson(row->text) && !reading_.wasImported)
+      return refuse(own, makeStatus(report::HfSettingRefused, file_.path, own, shownHfValue(value),
+                                    fmt::format("{} ({})", row->text, row->what)));
+    // An object for one kind of layer is checked, too.
+    bool isRope = name == "rope_parameters" || name.starts_with("rope_scaling");
+    if (value.is_object() && isRope)
+      check(value, kScaling, own + ".");
+  }
+
+  /// Reports a field without a row. It is harmless unless the library reads it (as it does fields
+  /// of nested objects), it is a misspelling of another field, or the model's own code may read it.
+  void checkUnknown(const std::string &name, const std::string &own, bool isPart) {
+    std::string_view near;
+    unsigned least = 1 + (name.size() <= 128 ? misspeltDistanceMax(name.size()) : 0);
+    for (const HfField &row : hfFields())
+      if (unsigned distance = row.isOf(file_.arch) ? editDistance(name, row.name, least) : least;
+          distance < least) {
+        least = distance;
+        near = row.name;
+      }
+    std::string reason;
+    if (libraryReadsHfField(file_.arch, name) || isPart)
+      reason = "which transformers reads";
+    else if (!near.empty() && !file_.fields.contains(near))
+      reason = fmt::format("did you mean '{}'?", near);
+    else if (file_.fields.contains("auto_map"))
+      reason = "which the model's own code may read";
+    if (reading_.wasImported)
+      return;
+    std::string quoted = shownHfValue(json(own));
+    if (reason.empty()) {
+      file_.unread.push_back(own);
+      return;
+    }
+    unknown_.push_back(own);
+    reasons_.push_back(fmt::format("'{}' ({})", quoted.substr(1, quoted.size() - 2), reason));
+  }
+
+  /// Reports all unknown fields in one error, with the flags that accept them. Their names are
+  /// escaped as in JSON.
+  void refuseUnknown() {
+    if (unknown_.empty())
+      return;
+    std::string list, flags;
+    for (size_t i = 0; i < unknown_.size(); ++i) {
+      list += (i > 0 ? ", " : "") + reasons_[i];
+      flags += fmt::format("{}--accept-field={}", i > 0 ? " " : "", unknown_[i]);
+    }
+    std::string quoted = toText(json(flags), /*indent=*/-1, /*isAscii=*/true);
+    faults_.insert(
+        faults_.begin(),
+        {unknown_[0], makeStatus(report::HfFieldUnknown, file_.path, infoOf(file_.arch).modelType,
+                                 list, unknown_.size() > 1 ? "they change" : "it changes",
+                                 quoted.substr(1, quoted.size() - 2))});
+  }
 
   const HfReading &reading_;
   HfFile file_;
   HfFaults faults_;
   std::vector<std::string> unknown_, reasons_; ///< fields, and the message about each
 };
-
-void Reader::refuseType(const json &object, const std::string &prefix) {
-  std::string list;
-  for (const HfArchitecture &one : hfArchitectures())
-    list += (list.empty() ? "" : ", ") + std::string(one.modelType);
-  for (const HfOuter &one : hfOuters())
-    list += ", " + std::string(one.modelType);
-  auto type = object.find(kType);
-  refuse(prefix + kType,
-         makeStatus(
-             report::HfArchitectureUnknown, file_.path,
-             shownHfValue(type != object.end() ? *type : json()), list,
-             hintOfType(object, textOf(object, kType) != nullptr ? *textOf(object, kType) : "")));
-}
-
-/// The model type determines the architecture. If it is unknown, the class does.
-Kind Reader::kindOf(const json &root) {
-  const std::string *type = textOf(root, kType);
-  Kind byType = type != nullptr ? kindOfType(*type) : Kind();
-  Kind byClass = isAccepted(kClasses) ? Kind() : kindOfClasses(root);
-  if (byType.known == nullptr)
-    return byClass;
-  auto classes = root.find(kClasses);
-  if (byClass.known == nullptr && classes != root.end() && classes->is_array() &&
-      !classes->empty() && !isAccepted(kClasses))
-    file_.otherClass = shownHfValue(*classes);
-  if (byClass.known != nullptr && byClass.known != byType.known)
-    refuse(kClasses,
-           makeStatus(report::HfSettingRefused, file_.path, kClasses, shownHfValue(root[kClasses]),
-                      fmt::format("a class of model type '{}'", *type)));
-  return byType;
-}
-
-/// Reads the fields of the text model, which are in a separate object or mixed with those of other
-/// parts. False if the type of the text model is unknown.
-bool Reader::takeText(const json &root, Kind &kind) {
-  file_.fields = root;
-  if (kind.outer == nullptr)
-    return true;
-  const HfOuter &outer = *kind.outer;
-  file_.outerType = outer.modelType;
-  auto nested = root.find(kText);
-  bool isNested = nested != root.end() && nested->is_object();
-  if (isNested) {
-    file_.prefix = std::string(kText) + ".";
-    file_.fields = *nested;
-    if (const std::string *type = textOf(*nested, kType); type != nullptr)
-      kind = kindOfType(*type);
-    if (kind.known == nullptr) {
-      refuseType(*nested, file_.prefix);
-      return false;
-    }
-    // Some files have fields of the whole model only outside of the text model.
-    for (const char *ofAll : {"dtype", "torch_dtype", "quantization_config"})
-      if (root.contains(ofAll) && !nested->contains(ofAll))
-        file_.fields[ofAll] = root[ofAll];
-  }
-  takeTied(root, outer);
-  HfArch arch = kind.known->arch;
-  // Fields outside of the text model belong to other parts, unless all architectures have them.
-  for (const auto &[key, value] : root.items()) {
-    const HfField *row = findHfField(arch, key == "rope_parameters" ? "rope_scaling" : key);
-    bool isOfFile = row != nullptr && row->archs == kAllHfArchs;
-    bool isOfText = isNested ? file_.fields.contains(key) || key == kText
-                             : row != nullptr || libraryReadsHfField(arch, key);
-    if (isOfFile || isOfText)
-      continue;
-    file_.outside.push_back(key);
-    if (!isNested)
-      file_.fields.erase(key);
-  }
-  return true;
-}
-
-/// Determines whether embeddings are tied. The outer model's field takes precedence over that of
-/// the text model; without both, the default of the outer model applies.
-void Reader::takeTied(const json &root, const HfOuter &outer) {
-  auto said = root.find(kTied);
-  bool isSaid = said != root.end() && !said->is_null();
-  auto ofText = file_.fields.find(kTied);
-  bool isOfText = ofText != file_.fields.end() && !ofText->is_null();
-  file_.saysTied = isSaid || isOfText;
-  json tied = isSaid ? *said : isOfText ? *ofText : parseJson(outer.tied);
-  file_.fields[kTied] = std::move(tied);
-}
-
-/// Fills in the library's defaults for fields that a file of this type lacks.
-void Reader::takeDefaults(const HfText &text) {
-  const json defaults = parseJson(text.defaults);
-  for (const auto &[key, value] : defaults.items())
-    if (!file_.fields.contains(key))
-      file_.fields[key] = value;
-  file_.fields.update(parseJson(text.constants));
-}
-
-/// Removes the fields that the user declared to be irrelevant. A field that corresponds to an
-/// option is refused, since without it the model would be another one.
-void Reader::leaveOutAccepted(const json &root) {
-  for (const std::string &name : reading_.accepted) {
-    bool isOwn = !file_.prefix.empty() && name.starts_with(file_.prefix);
-    std::string plain = isOwn ? name.substr(file_.prefix.size()) : name;
-    json *object = &file_.fields;
-    size_t dot = plain.find('.');
-    if (dot != std::string::npos) {
-      auto found = object->find(plain.substr(0, dot));
-      object = found != object->end() && found->is_object() ? &*found : nullptr;
-    }
-    std::string key = dot != std::string::npos ? plain.substr(dot + 1) : plain;
-    std::string table = plain.starts_with("rope_parameters.") ? "rope_scaling." + key : plain;
-    const HfField *row = findHfField(file_.arch, table);
-    bool isThere = root.contains(name) || (object != nullptr && object->contains(key));
-    bool isNeeded = row != nullptr && row->use != HfUse::Needs && row->use != HfUse::Idle &&
-                    row->use != HfUse::Agrees;
-    if (!isThere || isNeeded || plain == "rope_parameters")
-      refuse(isThere ? name : "",
-             makeStatus(report::HfAcceptRefused, name, file_.path,
-                        isThere ? "has this field for the recipe" : "has no such field"));
-    else if (object != nullptr)
-      object->erase(key);
-  }
-}
-
-/// Checks all fields of an object. `prefix` and `own` are the object's name in the table and in the
-/// file.
-void Reader::check(json &object, const std::string &prefix, const std::string &own) {
-  for (auto &[key, value] : object.items())
-    checkField(prefix + key, own + key, value);
-}
-
-void Reader::checkField(const std::string &name, const std::string &own, json &value) {
-  if (value.is_null())
-    return;
-  const HfField *row = findHfField(file_.arch, name == "rope_parameters" ? "rope_scaling" : name);
-  if (row == nullptr)
-    return checkUnknown(name, own, name.starts_with(kScaling));
-  value = hfMeaning(file_.arch, name, value);
-  if (row->use == HfUse::Needs && value != parseJson(row->text) && !reading_.wasImported)
-    return refuse(own, makeStatus(report::HfSettingRefused, file_.path, own, shownHfValue(value),
-                                  fmt::format("{} ({})", row->text, row->what)));
-  // An object for one kind of layer is checked, too.
-  bool isRope = name == "rope_parameters" || name.starts_with("rope_scaling");
-  if (value.is_object() && isRope)
-    check(value, kScaling, own + ".");
-}
-
-/// Reports a field without a row. It is harmless unless the library reads it (as it does fields of
-/// nested objects), it is a misspelling of another field, or the model's own code may read it.
-void Reader::checkUnknown(const std::string &name, const std::string &own, bool isPart) {
-  std::string_view near;
-  unsigned least = 1 + (name.size() <= 128 ? misspeltDistanceMax(name.size()) : 0);
-  for (const HfField &row : hfFields())
-    if (unsigned distance = row.isOf(file_.arch) ? editDistance(name, row.name, least) : least;
-        distance < least) {
-      least = distance;
-      near = row.name;
-    }
-  std::string reason;
-  if (libraryReadsHfField(file_.arch, name) || isPart)
-    reason = "which transformers reads";
-  else if (!near.empty() && !file_.fields.contains(near))
-    reason = fmt::format("did you mean '{}'?", near);
-  else if (file_.fields.contains("auto_map"))
-    reason = "which the model's own code may read";
-  if (reading_.wasImported)
-    return;
-  std::string quoted = shownHfValue(json(own));
-  if (reason.empty()) {
-    file_.unread.push_back(own);
-    return;
-  }
-  unknown_.push_back(own);
-  reasons_.push_back(fmt::format("'{}' ({})", quoted.substr(1, quoted.size() - 2), reason));
-}
-
-/// Reports all unknown fields in one error, with the flags that accept them. Their names are
-/// escaped as in JSON.
-void Reader::refuseUnknown() {
-  if (unknown_.empty())
-    return;
-  std::string list, flags;
-  for (size_t i = 0; i < unknown_.size(); ++i) {
-    list += (i > 0 ? ", " : "") + reasons_[i];
-    flags += fmt::format("{}--accept-field={}", i > 0 ? " " : "", unknown_[i]);
-  }
-  std::string quoted = toText(json(flags), /*indent=*/-1, /*isAscii=*/true);
-  faults_.insert(
-      faults_.begin(),
-      {unknown_[0], makeStatus(report::HfFieldUnknown, file_.path, infoOf(file_.arch).modelType,
-                               list, unknown_.size() > 1 ? "they change" : "it changes",
-                               quoted.substr(1, quoted.size() - 2))});
-}
-
-void Reader::read(json root) {
-  Kind kind = kindOf(root);
-  if (kind.known == nullptr)
-    return refuseType(root, "");
-  if (!takeText(root, kind))
-    return;
-  file_.arch = kind.known->arch;
-  if (kind.text != nullptr)
-    takeDefaults(*kind.text);
-  file_.fields[kType] = kind.known->modelType;
-  leaveOutAccepted(root);
-  check(file_.fields, "", file_.prefix);
-  refuseUnknown();
-}
 
 } // namespace
 

@@ -37,36 +37,38 @@ public:
     return checkpoint_.read(name, part, box, type, dst, padsRows);
   }
   Result<RunState> runState() const override { return readRunState(checkpoint_.reader()); }
-  Result<std::optional<int64_t>> updates(std::string_view name) const override;
+
+  Result<std::optional<int64_t>> updates(std::string_view name) const override {
+    ASSIGN_OR_RETURN(std::optional<PlainValue> said, checkpoint_.setting(name, "step"));
+    if (!said)
+      return std::optional<int64_t>();
+    std::optional<int64_t> count = said->wholeNumber();
+    if (!count || *count < 0)
+      return makeStatus(report::CheckpointDamaged,
+                        "the optimizer's step of '{}' in checkpoint '{}' is {}, not a number of "
+                        "updates",
+                        name, folder(), textOf(*said));
+    return count;
+  }
+
   Result<std::optional<PlainValue>> setting(std::string_view name,
-                                            const std::string &field) const override;
+                                            const std::string &field) const override {
+    ASSIGN_OR_RETURN(std::optional<PlainValue> said, checkpoint_.setting(name, field));
+    std::string ofGroup = fmt::format("optimizer.param_groups.0.{}", field); // key in torch_dcp
+    if (said || checkpoint_.reader().findObject(ofGroup) == nullptr)
+      return said;
+    ASSIGN_OR_RETURN(PlainValue value, readPlainObject(checkpoint_.reader(), ofGroup));
+    return std::optional(std::move(value));
+  }
 
 private:
   FsdpCheckpoint checkpoint_;
   CheckpointFormat format_; ///< fsdp_dtensor or torch_dcp, which only differ in names
 };
 
-Result<std::optional<int64_t>> FsdpSource::updates(std::string_view name) const {
-  ASSIGN_OR_RETURN(std::optional<PlainValue> said, checkpoint_.setting(name, "step"));
-  if (!said)
-    return std::optional<int64_t>();
-  std::optional<int64_t> count = said->wholeNumber();
-  if (!count || *count < 0)
-    return makeStatus(report::CheckpointDamaged,
-                      "the optimizer's step of '{}' in checkpoint '{}' is {}, not a number of "
-                      "updates",
-                      name, folder(), textOf(*said));
-  return count;
-}
-
-Result<std::optional<PlainValue>> FsdpSource::setting(std::string_view name,
-                                                      const std::string &field) const {
-  ASSIGN_OR_RETURN(std::optional<PlainValue> said, checkpoint_.setting(name, field));
-  std::string ofGroup = fmt::format("optimizer.param_groups.0.{}", field); // key in torch_dcp
-  if (said || checkpoint_.reader().findObject(ofGroup) == nullptr)
-    return said;
-  ASSIGN_OR_RETURN(PlainValue value, readPlainObject(checkpoint_.reader(), ofGroup));
-  return std::optional(std::move(value));
+std::string keyText(std::string_view name, ParamPart part) {
+  return part == ParamPart::Weight ? std::string(name)
+                                   : fmt::format("optimizer.state.{}.{}", momentName(part), name);
 }
 
 /// Reads Megatron's `torch_dist` checkpoints.
@@ -78,7 +80,13 @@ public:
   std::string_view format() const override { return formatName(CheckpointFormat::TorchDist); }
   const CheckpointReader *checkpoint() const override { return &checkpoint_.reader(); }
   const TorchDistCheckpoint *torchDist() const override { return &checkpoint_; }
-  std::vector<std::string> names() const override;
+
+  std::vector<std::string> names() const override {
+    std::set<std::string> names;
+    for (const auto &[key, param] : checkpoint_.params())
+      names.insert(key.first);
+    return {names.begin(), names.end()};
+  }
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
     const StoredParam *param = checkpoint_.find(name, storedPart(name, part));
     return param ? std::optional(param->shape()) : std::nullopt;
@@ -87,15 +95,55 @@ public:
     const StoredParam *param = checkpoint_.find(name, storedPart(name, part));
     return param ? std::optional(param->tensor->type) : std::nullopt;
   }
-  LoadDifferences check(std::span<const ParamRequest> requests) const override;
+
+  /// Compares what the run needs with what the checkpoint has, by name and shape only. A weight may
+  /// be stored as the weight or as the fp32 master; the one that is not read is not reported as
+  /// unexpected.
+  LoadDifferences check(std::span<const ParamRequest> requests) const override {
+    LoadDifferences report;
+    std::set<std::pair<std::string, StoredPart>> wanted;
+    for (const ParamRequest &request : requests) {
+      StoredPart part = storedPart(request.name, request.part);
+      std::string plain = plainName(request.name);
+      wanted.insert({{plain, part}, {localName(plain), part}});
+      if (request.part == ParamPart::Weight) // another form of a requested weight is not surplus
+        for (const std::string &known : {plain, localName(plain)})
+          wanted.insert({{known, StoredPart::Weight}, {known, StoredPart::Master}});
+      compareShape(request, shapeOf(request.name, request.part), report);
+    }
+    std::set<std::string> unexpected; // stacked layers have one key
+    for (const auto &[key, box] : checkpoint_.params())
+      if (!wanted.contains(key))
+        unexpected.insert(box.tensor->name);
+    report.unexpected.assign(unexpected.begin(), unexpected.end());
+    return report;
+  }
+
   Status read(std::string_view name, ParamPart part, const Box &box, Element type, void *dst,
-              bool padsRows) const override;
+              bool padsRows) const override {
+    std::optional<Shape> saved = shapeOf(name, part);
+    Box there = saved && padsRows ? clearPadding(box, (*saved)[0], type, dst) : box;
+    return checkpoint_.read(name, storedPart(name, part), there, type, dst);
+  }
   Result<RunState> runState() const override { return readRunState(checkpoint_); }
   Result<std::optional<int64_t>> updates(std::string_view name) const override {
     return savedUpdates(checkpoint_, name);
   }
-  Result<std::optional<PlainValue>> setting(std::string_view name,
-                                            const std::string &field) const override;
+
+  Result<std::optional<PlainValue>> setting(std::string_view,
+                                            const std::string &field) const override {
+    if (checkpoint_.common().empty())
+      return std::optional<PlainValue>();
+    for (const auto &group : checkpoint_.paramGroups()) {
+      auto found = group.find(field);
+      if (found == group.end())
+        continue;
+      auto value = plainValueOf(checkpoint_.commonGraph(), found->second);
+      if (value.isOk())
+        return std::optional(std::move(*value));
+    }
+    return std::optional<PlainValue>();
+  }
 
 private:
   StoredPart storedPart(std::string_view name, ParamPart part) const {
@@ -105,63 +153,6 @@ private:
 
   TorchDistCheckpoint checkpoint_;
 };
-
-std::string keyText(std::string_view name, ParamPart part) {
-  return part == ParamPart::Weight ? std::string(name)
-                                   : fmt::format("optimizer.state.{}.{}", momentName(part), name);
-}
-
-std::vector<std::string> TorchDistSource::names() const {
-  std::set<std::string> names;
-  for (const auto &[key, param] : checkpoint_.params())
-    names.insert(key.first);
-  return {names.begin(), names.end()};
-}
-
-/// Compares what the run needs with what the checkpoint has, by name and shape only. A weight may
-/// be stored as the weight or as the fp32 master; the one that is not read is not reported as
-/// unexpected.
-LoadDifferences TorchDistSource::check(std::span<const ParamRequest> requests) const {
-  LoadDifferences report;
-  std::set<std::pair<std::string, StoredPart>> wanted;
-  for (const ParamRequest &request : requests) {
-    StoredPart part = storedPart(request.name, request.part);
-    std::string plain = plainName(request.name);
-    wanted.insert({{plain, part}, {localName(plain), part}});
-    if (request.part == ParamPart::Weight) // another form of a requested weight is not surplus
-      for (const std::string &known : {plain, localName(plain)})
-        wanted.insert({{known, StoredPart::Weight}, {known, StoredPart::Master}});
-    compareShape(request, shapeOf(request.name, request.part), report);
-  }
-  std::set<std::string> unexpected; // stacked layers have one key
-  for (const auto &[key, box] : checkpoint_.params())
-    if (!wanted.contains(key))
-      unexpected.insert(box.tensor->name);
-  report.unexpected.assign(unexpected.begin(), unexpected.end());
-  return report;
-}
-
-Status TorchDistSource::read(std::string_view name, ParamPart part, const Box &box, Element type,
-                             void *dst, bool padsRows) const {
-  std::optional<Shape> saved = shapeOf(name, part);
-  Box there = saved && padsRows ? clearPadding(box, (*saved)[0], type, dst) : box;
-  return checkpoint_.read(name, storedPart(name, part), there, type, dst);
-}
-
-Result<std::optional<PlainValue>> TorchDistSource::setting(std::string_view,
-                                                           const std::string &field) const {
-  if (checkpoint_.common().empty())
-    return std::optional<PlainValue>();
-  for (const auto &group : checkpoint_.paramGroups()) {
-    auto found = group.find(field);
-    if (found == group.end())
-      continue;
-    auto value = plainValueOf(checkpoint_.commonGraph(), found->second);
-    if (value.isOk())
-      return std::optional(std::move(*value));
-  }
-  return std::optional<PlainValue>();
-}
 
 bool isOfOptimizer(const TensorMeta &tensor) { return tensor.name.starts_with("optimizer."); }
 

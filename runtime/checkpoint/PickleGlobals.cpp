@@ -1,6 +1,5 @@
 // Decides which names and texts in pickles are harmless, according to PickleGlobals.def.
 #include <algorithm>
-#include <string>
 
 #include "runtime/checkpoint/Element.h"
 #include "runtime/checkpoint/PickleReader.h"

@@ -108,13 +108,143 @@ public:
   }
 
 private:
-  Status save(PyId id);
-  Status saveKind(PyId id);
-  Status saveTuple(PyId id);
-  Status saveBytes(PyId id);
-  Status saveSet(PyId id);
-  Status saveObject(PyId id);
-  Status saveItems(std::span<const PyId> items, size_t width, bool isExact);
+  Status save(PyId id) {
+    if (auto found = memo_.find(id); found != memo_.end()) {
+      out_.recall(found->second);
+      return Status::ok();
+    }
+    if (++depth_ > kPickleDepthMax)
+      return makeStatus(StatusCode::InvalidInput,
+                        "values nested more than {} deep cannot be pickled", kPickleDepthMax);
+    Status status = saveKind(id);
+    --depth_;
+    return status;
+  }
+
+  /// Writes a value by its kind. Texts, names and containers are memoized, so that a later
+  /// occurrence is a reference to the first one.
+  Status saveKind(PyId id) {
+    switch (graph_.kind(id)) {
+    case PyKind::None:
+      out_.none();
+      return Status::ok();
+    case PyKind::Bool:
+      out_.boolean(graph_.boolean(id));
+      return Status::ok();
+    case PyKind::Int:
+      out_.integer(graph_.integer(id));
+      return Status::ok();
+    case PyKind::BigInt:
+      out_.bigInteger(graph_.text(id));
+      return Status::ok();
+    case PyKind::Float:
+      out_.number(graph_.number(id));
+      return Status::ok();
+    case PyKind::Str:
+      out_.str(graph_.text(id));
+      memoize(id);
+      return Status::ok();
+    case PyKind::Global:
+      out_.global(graph_.global(id).module, graph_.global(id).name);
+      memoize(id);
+      return Status::ok();
+    case PyKind::Tuple:
+      return saveTuple(id);
+    case PyKind::List:
+    case PyKind::Dict: {
+      bool isList = graph_.kind(id) == PyKind::List;
+      out_.op(isList ? ']' : '}');
+      memoize(id);
+      return saveItems(graph_.items(id), isList ? 1 : 2, /*isExact=*/true);
+    }
+    case PyKind::Object:
+      return saveObject(id);
+    case PyKind::Bytes:
+    case PyKind::ByteArray:
+      return saveBytes(id);
+    case PyKind::Set:
+    case PyKind::FrozenSet:
+      return saveSet(id);
+    }
+    return makeStatus(StatusCode::Internal, "a Python value of no known kind");
+  }
+
+  /// Tuples of up to three items have opcodes of their own, which need no mark.
+  Status saveTuple(PyId id) {
+    std::span<const PyId> items = graph_.items(id);
+    if (items.size() > 3)
+      out_.op('(');
+    for (PyId item : items)
+      RETURN_IF_ERROR(save(item));
+    out_.endTuple(items.size());
+    if (!items.empty())
+      memoize(id);
+    return Status::ok();
+  }
+
+  /// Writes bytes. Protocol 2 represents them as text with code points below 256.
+  Status saveBytes(PyId id) {
+    bool isArray = graph_.kind(id) == PyKind::ByteArray;
+    if (isArray)
+      out_.global("__builtin__", "bytearray").memoize();
+    out_.global("_codecs", "encode").memoize();
+    out_.str(utf8FromLatin1(graph_.text(id))).memoize();
+    out_.str("latin1").memoize().endTuple(2).memoize().op('R');
+    if (isArray)
+      out_.memoize().endTuple(1).memoize().op('R');
+    memoize(id);
+    return Status::ok();
+  }
+
+  /// Writes a set, as a call with a list of its items.
+  Status saveSet(PyId id) {
+    out_.global("__builtin__", graph_.kind(id) == PyKind::Set ? "set" : "frozenset").memoize();
+    out_.op(']').memoize();
+    RETURN_IF_ERROR(saveItems(graph_.items(id), 1, /*isExact=*/true));
+    out_.endTuple(1).memoize().op('R');
+    memoize(id);
+    return Status::ok();
+  }
+
+  Status saveObject(PyId id) {
+    const PyObject &object = graph_.object(id);
+    if (object.make == PyMake::Persistent) {
+      // torch's persistent_id creates a new tuple each time, so only its parts are shared.
+      RETURN_IF_ERROR(save(object.args));
+      out_.op('Q');
+      if (storages_ != nullptr)
+        storages_->push_back(id);
+      return Status::ok();
+    }
+    RETURN_IF_ERROR(save(object.callable));
+    RETURN_IF_ERROR(save(object.args));
+    out_.op(object.make == PyMake::New ? '\x81' : 'R');
+    memoize(id);
+    RETURN_IF_ERROR(saveItems(object.appended, 1, /*isExact=*/false));
+    RETURN_IF_ERROR(saveItems(object.itemsSet, 2, /*isExact=*/false));
+    if (object.state == kNoPy)
+      return Status::ok();
+    RETURN_IF_ERROR(save(object.state));
+    out_.op('b');
+    return Status::ok();
+  }
+
+  Status saveItems(std::span<const PyId> items, size_t width, bool isExact) {
+    size_t total = items.size() / width;
+    for (size_t done = 0; done < total;) {
+      size_t batch = std::min(kBatch, total - done);
+      // For a single item, Python's pickler omits the mark. In its loop for the built-in list and
+      // dict, it does so only if that is the only item.
+      bool isSingle = isExact ? total == 1 : batch == 1;
+      if (!isSingle)
+        out_.op('(');
+      for (PyId item : items.subspan(done * width, batch * width))
+        RETURN_IF_ERROR(save(item));
+      out_.op(width == 1 ? (isSingle ? 'a' : 'e') : (isSingle ? 's' : 'u'));
+      done += batch;
+    }
+    return Status::ok();
+  }
 
   void memoize(PyId id) {
     memo_[id] = out_.memoNext();
@@ -127,144 +257,6 @@ private:
   std::unordered_map<PyId, uint32_t> memo_;
   int depth_ = 0;
 };
-
-Status GraphPickler::save(PyId id) {
-  if (auto found = memo_.find(id); found != memo_.end()) {
-    out_.recall(found->second);
-    return Status::ok();
-  }
-  if (++depth_ > kPickleDepthMax)
-    return makeStatus(StatusCode::InvalidInput, "values nested more than {} deep cannot be pickled",
-                      kPickleDepthMax);
-  Status status = saveKind(id);
-  --depth_;
-  return status;
-}
-
-/// Writes a value by its kind. Texts, names and containers are memoized, so that a later occurrence
-/// is a reference to the first one.
-Status GraphPickler::saveKind(PyId id) {
-  switch (graph_.kind(id)) {
-  case PyKind::None:
-    out_.none();
-    return Status::ok();
-  case PyKind::Bool:
-    out_.boolean(graph_.boolean(id));
-    return Status::ok();
-  case PyKind::Int:
-    out_.integer(graph_.integer(id));
-    return Status::ok();
-  case PyKind::BigInt:
-    out_.bigInteger(graph_.text(id));
-    return Status::ok();
-  case PyKind::Float:
-    out_.number(graph_.number(id));
-    return Status::ok();
-  case PyKind::Str:
-    out_.str(graph_.text(id));
-    memoize(id);
-    return Status::ok();
-  case PyKind::Global:
-    out_.global(graph_.global(id).module, graph_.global(id).name);
-    memoize(id);
-    return Status::ok();
-  case PyKind::Tuple:
-    return saveTuple(id);
-  case PyKind::List:
-  case PyKind::Dict: {
-    bool isList = graph_.kind(id) == PyKind::List;
-    out_.op(isList ? ']' : '}');
-    memoize(id);
-    return saveItems(graph_.items(id), isList ? 1 : 2, /*isExact=*/true);
-  }
-  case PyKind::Object:
-    return saveObject(id);
-  case PyKind::Bytes:
-  case PyKind::ByteArray:
-    return saveBytes(id);
-  case PyKind::Set:
-  case PyKind::FrozenSet:
-    return saveSet(id);
-  }
-  return makeStatus(StatusCode::Internal, "a Python value of no known kind");
-}
-
-/// Writes bytes. Protocol 2 represents them as text with code points below 256.
-Status GraphPickler::saveBytes(PyId id) {
-  bool isArray = graph_.kind(id) == PyKind::ByteArray;
-  if (isArray)
-    out_.global("__builtin__", "bytearray").memoize();
-  out_.global("_codecs", "encode").memoize();
-  out_.str(utf8FromLatin1(graph_.text(id))).memoize();
-  out_.str("latin1").memoize().endTuple(2).memoize().op('R');
-  if (isArray)
-    out_.memoize().endTuple(1).memoize().op('R');
-  memoize(id);
-  return Status::ok();
-}
-
-/// Writes a set, as a call with a list of its items.
-Status GraphPickler::saveSet(PyId id) {
-  out_.global("__builtin__", graph_.kind(id) == PyKind::Set ? "set" : "frozenset").memoize();
-  out_.op(']').memoize();
-  RETURN_IF_ERROR(saveItems(graph_.items(id), 1, /*isExact=*/true));
-  out_.endTuple(1).memoize().op('R');
-  memoize(id);
-  return Status::ok();
-}
-
-/// Tuples of up to three items have opcodes of their own, which need no mark.
-Status GraphPickler::saveTuple(PyId id) {
-  std::span<const PyId> items = graph_.items(id);
-  if (items.size() > 3)
-    out_.op('(');
-  for (PyId item : items)
-    RETURN_IF_ERROR(save(item));
-  out_.endTuple(items.size());
-  if (!items.empty())
-    memoize(id);
-  return Status::ok();
-}
-
-Status GraphPickler::saveObject(PyId id) {
-  const PyObject &object = graph_.object(id);
-  if (object.make == PyMake::Persistent) {
-    // torch's persistent_id creates a new tuple each time, so only its parts are shared.
-    RETURN_IF_ERROR(save(object.args));
-    out_.op('Q');
-    if (storages_ != nullptr)
-      storages_->push_back(id);
-    return Status::ok();
-  }
-  RETURN_IF_ERROR(save(object.callable));
-  RETURN_IF_ERROR(save(object.args));
-  out_.op(object.make == PyMake::New ? '\x81' : 'R');
-  memoize(id);
-  RETURN_IF_ERROR(saveItems(object.appended, 1, /*isExact=*/false));
-  RETURN_IF_ERROR(saveItems(object.itemsSet, 2, /*isExact=*/false));
-  if (object.state == kNoPy)
-    return Status::ok();
-  RETURN_IF_ERROR(save(object.state));
-  out_.op('b');
-  return Status::ok();
-}
-
-Status GraphPickler::saveItems(std::span<const PyId> items, size_t width, bool isExact) {
-  size_t total = items.size() / width;
-  for (size_t done = 0; done < total;) {
-    size_t batch = std::min(kBatch, total - done);
-    // For a single item, Python's pickler omits the mark. In its loop for the built-in list and
-    // dict, it does so only if that is the only item.
-    bool isSingle = isExact ? total == 1 : batch == 1;
-    if (!isSingle)
-      out_.op('(');
-    for (PyId item : items.subspan(done * width, batch * width))
-      RETURN_IF_ERROR(save(item));
-    out_.op(width == 1 ? (isSingle ? 'a' : 'e') : (isSingle ? 's' : 'u'));
-    done += batch;
-  }
-  return Status::ok();
-}
 
 } // namespace
 

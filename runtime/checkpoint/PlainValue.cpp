@@ -101,131 +101,126 @@ public:
   }
 
 private:
-  Result<PlainValue> convertKind(PyId id);
-  Result<PlainValue> convertObject(PyId id);
-  Result<PlainValue> convertTensor(PyId id) const;
-  Result<PlainItems> convertItems(std::span<const PyId> ids);
-  Result<PlainEntries> convertEntries(PyId dict);
+  /// Converts a node of the graph to a plain value. Sets become lists, and byte strings become
+  /// texts; classes other than torch's dtypes are errors.
+  Result<PlainValue> convertKind(PyId id) {
+    switch (graph_.kind(id)) {
+    case PyKind::None:
+      return PlainValue();
+    case PyKind::Bool:
+      return PlainValue(graph_.boolean(id));
+    case PyKind::Int:
+      return PlainValue(graph_.integer(id));
+    case PyKind::BigInt:
+      return PlainValue(PlainBigInt{integerText(graph_, id)});
+    case PyKind::Float:
+      return PlainValue(graph_.number(id));
+    case PyKind::Str:
+    case PyKind::Bytes:
+    case PyKind::ByteArray:
+      return PlainValue(std::string(graph_.text(id)));
+    case PyKind::Tuple: {
+      ASSIGN_OR_RETURN(PlainItems items, convertItems(graph_.items(id)));
+      return PlainValue(PlainTuple{std::move(items)});
+    }
+    case PyKind::List:
+    case PyKind::Set:
+    case PyKind::FrozenSet: {
+      ASSIGN_OR_RETURN(PlainItems items, convertItems(graph_.items(id)));
+      return PlainValue(std::move(items));
+    }
+    case PyKind::Dict: {
+      ASSIGN_OR_RETURN(PlainEntries entries, convertEntries(id));
+      return PlainValue(std::move(entries));
+    }
+    case PyKind::Global: {
+      const PyGlobal &global = graph_.global(id);
+      std::optional<Element> type =
+          global.module == "torch" ? elementOfTorchName(global.name) : std::nullopt;
+      if (type)
+        return PlainValue(*type);
+      return makeStatus(report::CheckpointDamaged, "the class '{}.{}', which is not a plain value",
+                        global.module, global.name);
+    }
+    case PyKind::Object:
+      return convertObject(id);
+    }
+    return makeStatus(StatusCode::Internal, "a Python value of no known kind");
+  }
+
+  /// Converts the objects that stand for plain values: namespaces, `torch.Size`, bytes, and tensors
+  /// with one number.
+  Result<PlainValue> convertObject(PyId id) {
+    const PyObject &object = graph_.object(id);
+    if (graph_.isObjectOf(id, "argparse", "Namespace") ||
+        graph_.isObjectOf(id, "types", "SimpleNamespace")) {
+      if (!graph_.is(object.state, PyKind::Dict))
+        return PlainValue(PlainNamespace{});
+      ASSIGN_OR_RETURN(PlainEntries entries, convertEntries(object.state));
+      return PlainValue(PlainNamespace{std::move(entries)});
+    }
+    if (graph_.isObjectOf(id, "torch", "Size") && graph_.items(object.args).size() == 1)
+      return convert(graph_.items(object.args)[0]);
+    if (std::optional<std::string> bytes = graph_.asBytes(id))
+      return PlainValue(std::move(*bytes));
+    if (archive_ != nullptr && isTensor(graph_, id))
+      return convertTensor(id);
+    std::string name = "a storage";
+    if (object.callable != kNoPy)
+      name = fmt::format("{}.{}", graph_.global(object.callable).module,
+                         graph_.global(object.callable).name);
+    return makeStatus(report::CheckpointDamaged, "an object of '{}', which is not a plain value",
+                      name);
+  }
+
+  /// Converts a tensor with one number. Integers and booleans keep their type; all other numbers
+  /// become floats, as in Python.
+  Result<PlainValue> convertTensor(PyId id) const {
+    ASSIGN_OR_RETURN(TensorView view, tensorOf(*archive_, graph_, id));
+    RETURN_IF_ERROR(archive_->verify(*view.entry));
+    if (elementCount(view.shape) == 1 && view.type == Element::Bool)
+      return PlainValue(*view.origin() != 0);
+    if (elementCount(view.shape) == 1 && view.type == Element::I64) {
+      int64_t number = 0;
+      std::memcpy(&number, view.origin(), sizeof number);
+      return PlainValue(number);
+    }
+    if (elementCount(view.shape) != 1 || !isConvertible(view.type, Element::F64))
+      return makeStatus(report::CheckpointDamaged,
+                        "a tensor of type {} and shape {}, which is not a plain value",
+                        torchName(view.type), shapeText(view.shape));
+    double number = 0;
+    convertElements(view.type, view.origin(), Element::F64, reinterpret_cast<uint8_t *>(&number),
+                    1);
+    return PlainValue(number);
+  }
+
+  Result<PlainItems> convertItems(std::span<const PyId> ids) {
+    PlainItems items;
+    for (PyId id : ids) {
+      ASSIGN_OR_RETURN(PlainValue value, convert(id));
+      items.push_back(std::move(value));
+    }
+    return items;
+  }
+
+  Result<PlainEntries> convertEntries(PyId dict) {
+    PlainEntries entries;
+    std::span<const PyId> pairs = graph_.items(dict);
+    for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      ASSIGN_OR_RETURN(PlainValue key, convert(pairs[i]));
+      ASSIGN_OR_RETURN(PlainValue value, convert(pairs[i + 1]));
+      const auto *name = key.as<std::string>();
+      entries.emplace_back(name != nullptr ? *name : textOf(key), std::move(value));
+    }
+    return entries;
+  }
 
   const PyGraph &graph_;
   const ArchiveReader *archive_;
   size_t count_ = 0;
   int depth_ = 0;
 };
-
-Result<PlainItems> Converter::convertItems(std::span<const PyId> ids) {
-  PlainItems items;
-  for (PyId id : ids) {
-    ASSIGN_OR_RETURN(PlainValue value, convert(id));
-    items.push_back(std::move(value));
-  }
-  return items;
-}
-
-Result<PlainEntries> Converter::convertEntries(PyId dict) {
-  PlainEntries entries;
-  std::span<const PyId> pairs = graph_.items(dict);
-  for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
-    ASSIGN_OR_RETURN(PlainValue key, convert(pairs[i]));
-    ASSIGN_OR_RETURN(PlainValue value, convert(pairs[i + 1]));
-    const auto *name = key.as<std::string>();
-    entries.emplace_back(name != nullptr ? *name : textOf(key), std::move(value));
-  }
-  return entries;
-}
-
-/// Converts a tensor with one number. Integers and booleans keep their type; all other numbers
-/// become floats, as in Python.
-Result<PlainValue> Converter::convertTensor(PyId id) const {
-  ASSIGN_OR_RETURN(TensorView view, tensorOf(*archive_, graph_, id));
-  RETURN_IF_ERROR(archive_->verify(*view.entry));
-  if (elementCount(view.shape) == 1 && view.type == Element::Bool)
-    return PlainValue(*view.origin() != 0);
-  if (elementCount(view.shape) == 1 && view.type == Element::I64) {
-    int64_t number = 0;
-    std::memcpy(&number, view.origin(), sizeof number);
-    return PlainValue(number);
-  }
-  if (elementCount(view.shape) != 1 || !isConvertible(view.type, Element::F64))
-    return makeStatus(report::CheckpointDamaged,
-                      "a tensor of type {} and shape {}, which is not a plain value",
-                      torchName(view.type), shapeText(view.shape));
-  double number = 0;
-  convertElements(view.type, view.origin(), Element::F64, reinterpret_cast<uint8_t *>(&number), 1);
-  return PlainValue(number);
-}
-
-/// Converts the objects that stand for plain values: namespaces, `torch.Size`, bytes, and tensors
-/// with one number.
-Result<PlainValue> Converter::convertObject(PyId id) {
-  const PyObject &object = graph_.object(id);
-  if (graph_.isObjectOf(id, "argparse", "Namespace") ||
-      graph_.isObjectOf(id, "types", "SimpleNamespace")) {
-    if (!graph_.is(object.state, PyKind::Dict))
-      return PlainValue(PlainNamespace{});
-    ASSIGN_OR_RETURN(PlainEntries entries, convertEntries(object.state));
-    return PlainValue(PlainNamespace{std::move(entries)});
-  }
-  if (graph_.isObjectOf(id, "torch", "Size") && graph_.items(object.args).size() == 1)
-    return convert(graph_.items(object.args)[0]);
-  if (std::optional<std::string> bytes = graph_.asBytes(id))
-    return PlainValue(std::move(*bytes));
-  if (archive_ != nullptr && isTensor(graph_, id))
-    return convertTensor(id);
-  std::string name = "a storage";
-  if (object.callable != kNoPy)
-    name = fmt::format("{}.{}", graph_.global(object.callable).module,
-                       graph_.global(object.callable).name);
-  return makeStatus(report::CheckpointDamaged, "an object of '{}', which is not a plain value",
-                    name);
-}
-
-/// Converts a node of the graph to a plain value. Sets become lists, and byte strings become texts;
-/// classes other than torch's dtypes are errors.
-Result<PlainValue> Converter::convertKind(PyId id) {
-  switch (graph_.kind(id)) {
-  case PyKind::None:
-    return PlainValue();
-  case PyKind::Bool:
-    return PlainValue(graph_.boolean(id));
-  case PyKind::Int:
-    return PlainValue(graph_.integer(id));
-  case PyKind::BigInt:
-    return PlainValue(PlainBigInt{integerText(graph_, id)});
-  case PyKind::Float:
-    return PlainValue(graph_.number(id));
-  case PyKind::Str:
-  case PyKind::Bytes:
-  case PyKind::ByteArray:
-    return PlainValue(std::string(graph_.text(id)));
-  case PyKind::Tuple: {
-    ASSIGN_OR_RETURN(PlainItems items, convertItems(graph_.items(id)));
-    return PlainValue(PlainTuple{std::move(items)});
-  }
-  case PyKind::List:
-  case PyKind::Set:
-  case PyKind::FrozenSet: {
-    ASSIGN_OR_RETURN(PlainItems items, convertItems(graph_.items(id)));
-    return PlainValue(std::move(items));
-  }
-  case PyKind::Dict: {
-    ASSIGN_OR_RETURN(PlainEntries entries, convertEntries(id));
-    return PlainValue(std::move(entries));
-  }
-  case PyKind::Global: {
-    const PyGlobal &global = graph_.global(id);
-    std::optional<Element> type =
-        global.module == "torch" ? elementOfTorchName(global.name) : std::nullopt;
-    if (type)
-      return PlainValue(*type);
-    return makeStatus(report::CheckpointDamaged, "the class '{}.{}', which is not a plain value",
-                      global.module, global.name);
-  }
-  case PyKind::Object:
-    return convertObject(id);
-  }
-  return makeStatus(StatusCode::Internal, "a Python value of no known kind");
-}
 
 std::string joined(const PlainItems &items) {
   std::string text;

@@ -3,8 +3,6 @@
 // in the same way.
 #pragma once
 
-#include <string>
-
 #include "runtime/checkpoint/CheckpointReader.h"
 
 namespace shardc::checkpoint {

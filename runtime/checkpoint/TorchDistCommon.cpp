@@ -1,7 +1,6 @@
 // Writes Megatron's common state: one dictionary in addition to the tensors, with arguments,
 // counters, schedule and optimizer groups. Its form depends on the optimizer, whose loader merges
 // it with the state dict that it requests.
-#include <algorithm>
 #include <set>
 #include <utility>
 

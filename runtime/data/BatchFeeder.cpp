@@ -3,7 +3,6 @@
 #include "runtime/data/BatchFeeder.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "runtime/base/Reports.h"
 

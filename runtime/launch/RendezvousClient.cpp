@@ -1,6 +1,5 @@
 #include "runtime/launch/RendezvousClient.h"
 
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>

@@ -1,15 +1,18 @@
 #include "runtime/launch/Supervisor.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <new>
 #include <numeric>
 #include <optional>
+#include <sys/socket.h>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -23,13 +26,73 @@
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Notice.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/Socket.h"
+#include "runtime/base/Status.h"
 #include "runtime/launch/Machine.h"
 #include "runtime/launch/RankReports.h"
 #include "runtime/launch/RendezvousClient.h"
-#include "runtime/launch/Witness.h"
 
 namespace shardc::launch {
 namespace {
+
+ssize_t readByte(int fd) {
+  char byte = 0;
+  ssize_t got = 0;
+  do
+    got = ::read(fd, &byte, 1);
+  while (got < 0 && errno == EINTR);
+  return got;
+}
+
+/// Waits for the end of the supervisor and does nothing else. Signals that end the run do not
+/// concern it.
+[[noreturn]] void watch(int end, const std::function<void()> &emit) {
+  for (int number : endSignals())
+    ::signal(number, SIG_IGN);
+  if (readByte(end) == 0)
+    emit();
+  ::_exit(0);
+}
+
+/// A process that watches a supervisor that starts all ranks of a run. If the supervisor is killed,
+/// its ranks are killed with it, and none of them could report it.
+class Witness {
+public:
+  Witness() = default;
+  Witness(const Witness &) = delete;
+  Witness &operator=(const Witness &) = delete;
+
+  /// Tells the process that the supervisor ends by itself.
+  ~Witness() {
+    if (!end_.isOpen())
+      return;
+    if (::send(end_.fd(), "", 1, MSG_NOSIGNAL) == 1)
+      readByte(end_.fd()); // returns once the witness is gone
+  }
+
+  /// Starts the process. It calls `emit` once the calling process, and every process that this one
+  /// starts later, is gone without having announced its end. Must be called while the calling
+  /// process has one thread.
+  Status start(const std::function<void()> &emit) {
+    int ends[2] = {-1, -1};
+    pid_t child = ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0 ? ::fork() : -1;
+    Socket own(ends[0]), other(ends[1]);
+    if (child < 0)
+      return makeStatus(StatusCode::Exhausted, "cannot start a process: {}", std::strerror(errno));
+    if (child == 0) { // its child has no parent, so that this process waits only for ranks
+      own.close();
+      if (::fork() == 0)
+        watch(other.fd(), emit);
+      ::_exit(0);
+    }
+    ::waitpid(child, nullptr, 0);
+    end_ = std::move(own);
+    return Status::ok();
+  }
+
+private:
+  Socket end_;
+};
 
 constexpr double kKillSeconds = 6; ///< longest wait for processes to end after a failure
 constexpr int kPollMilliseconds = 100;

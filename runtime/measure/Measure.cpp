@@ -1,7 +1,6 @@
 #include "runtime/measure/Measure.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "runtime/base/Reports.h"

@@ -2,7 +2,6 @@
 // axes are the axes of both groups, one after the other.
 #include "runtime/plan/Coordinates.h"
 
-#include <algorithm>
 #include <vector>
 
 namespace shardc::plan {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "runtime/base/Rates.h"
 #include "runtime/base/Reports.h"

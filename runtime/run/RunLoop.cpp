@@ -5,21 +5,90 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
+#include <memory>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/Reports.h"
+#include "runtime/exec/Executable.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/JobFacts.h"
-#include "runtime/run/GuardCheck.h"
 #include "runtime/run/NonFinite.h"
 #include "runtime/run/SegmentRunner.h"
 #include "runtime/run/StepReadback.h"
 #include "runtime/run/StepTracer.h"
-#include "runtime/run/StopFlag.h"
 
 namespace shardc::run {
 namespace {
+
+/// The flag of a plan with which its ranks agree on the step after which they end.
+class StopFlag {
+public:
+  /// Finds the flag and clears it on all ranks of this process. Does nothing if the plan has no
+  /// flag.
+  Status prepare(exec::Executable &executable) {
+    uint32_t stop = plan::findCell(executable.role(), plan::CellKind::Stop);
+    if (stop == plan::kNone)
+      return Status::ok();
+    const plan::Cell &cell = executable.role().cells[stop];
+    ASSIGN_OR_RETURN(source_, executable.device(0).allocate(hal::MemoryKind::Host,
+                                                            cell.type.bytes(), "stop request"));
+    std::memset(source_->data(), 1, static_cast<size_t>(cell.type.bytes()));
+    for (size_t r = 0; r < executable.rankCount(); ++r) {
+      const plan::Role &role = executable.roleOf(r);
+      uint32_t index = plan::findCell(role, plan::CellKind::Stop);
+      if (index == plan::kNone || role.cells[index].type != cell.type)
+        return makeStatus(report::PlanCannotRun,
+                          "role '{}' has no stop flag like that of role '{}'", role.name,
+                          executable.role().name);
+      ASSIGN_OR_RETURN(uint8_t * address, executable.arenas(r).resolve(role.cells[index].place,
+                                                                       cell.type.bytes(), "@stop"));
+      addresses_.push_back(address);
+      RETURN_IF_ERROR(
+          executable.computeStream(r).fill(address, 0, cell.type.bytes(), "clear @stop"));
+    }
+    return Status::ok();
+  }
+  bool isThere() const { return !addresses_.empty(); }
+
+  /// Enqueues a write that sets the flag on the compute stream of each rank of this process.
+  Status set(exec::Executable &executable) {
+    for (size_t r = 0; r < addresses_.size(); ++r)
+      RETURN_IF_ERROR(executable.computeStream(r).copy(addresses_[r], source_->data(),
+                                                       source_->bytes(), "set @stop"));
+    return Status::ok();
+  }
+
+private:
+  std::unique_ptr<hal::Buffer> source_; ///< contains a one
+  std::vector<uint8_t *> addresses_;    ///< by rank of this process
+};
+
+/// Ends a run op by op after the first op that changed a guard zone. The error has the backend's
+/// status, the op and its recipe line. Has no effect if the backend has no guard zones.
+class GuardCheck final : public exec::OpObserver {
+public:
+  explicit GuardCheck(exec::Executable &executable) : executable_(executable) {}
+  void setStep(int64_t step) { step_ = step; } ///< for messages
+
+  Status afterOp(const Position &position) override {
+    const exec::BoundSegment *bound = executable_.bound(position.segment, position.instance);
+    const exec::BoundOp &op = bound->ops[position.op];
+    if (op.kind == exec::BoundOp::Nothing)
+      return Status::ok();
+    bool isBody = executable_.segment(position.segment).body;
+    std::string microbatch =
+        isBody ? fmt::format(", microbatch {}", position.params.microbatch) : std::string();
+    return executable_.backend().checkGuards().withContext(
+        fmt::format("step {}{}, after '{}'", step_, microbatch, op.label));
+  }
+
+private:
+  exec::Executable &executable_;
+  int64_t step_ = 0;
+};
 
 using plan::ProgramNode;
 

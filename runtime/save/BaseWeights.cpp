@@ -2,7 +2,6 @@
 #include "runtime/save/BaseWeights.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 
 #include "runtime/base/Float8Scales.h"

@@ -61,50 +61,44 @@ class TorchDcpWriter final : public FormatWriter {
 public:
   explicit TorchDcpWriter(const plan::Plan &plan) : plan_(plan) {}
 
-  Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const override;
+  Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const override {
+    for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(plan_, progress)))
+      RETURN_IF_ERROR(writer.add(item));
+    RETURN_IF_ERROR(addAmaxHistory(plan_, progress, writer));
+    if (!plan_.job.checkpoint.saveOptim)
+      return Status::ok();
+    for (size_t p = 0; p < plan_.params.size(); ++p) {
+      auto step = static_cast<float>(progress.updatesOf(p)); // torch stores it with each parameter
+      for (int64_t i = 0; i < plan_.params[p].tensorCount(); ++i) {
+        ItemPath path = {"optimizer", "state", plan_.params[p].tensorName(i), "step"};
+        RETURN_IF_ERROR(writer.add(checkpoint::TensorSlice{
+            checkpoint::nameOfPath(path), checkpoint::Element::F32, {}, {}, &step, path}));
+      }
+    }
+    return addGroups(plan_, progress, writer);
+  }
+
   Status addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
-                 checkpoint::RankWriter &writer) const override;
+                 checkpoint::RankWriter &writer) const override {
+    checkpoint::TensorSlice slice = rows;
+    slice.path = {"model", rows.name};
+    if (piece.part != ParamPart::Weight)
+      slice.path = {"optimizer", "state", rows.name, std::string(momentName(piece.part))};
+    slice.name = checkpoint::nameOfPath(slice.path);
+    return writer.add(slice);
+  }
+
   Status addBuffer(const checkpoint::TensorSlice &buffer,
-                   checkpoint::RankWriter &writer) const override;
+                   checkpoint::RankWriter &writer) const override {
+    checkpoint::TensorSlice slice = buffer;
+    slice.path = {"model", buffer.name};
+    slice.name = checkpoint::nameOfPath(slice.path);
+    return writer.add(slice);
+  }
 
 private:
   const plan::Plan &plan_;
 };
-
-Status TorchDcpWriter::addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
-                               checkpoint::RankWriter &writer) const {
-  checkpoint::TensorSlice slice = rows;
-  slice.path = {"model", rows.name};
-  if (piece.part != ParamPart::Weight)
-    slice.path = {"optimizer", "state", rows.name, std::string(momentName(piece.part))};
-  slice.name = checkpoint::nameOfPath(slice.path);
-  return writer.add(slice);
-}
-
-Status TorchDcpWriter::addBuffer(const checkpoint::TensorSlice &buffer,
-                                 checkpoint::RankWriter &writer) const {
-  checkpoint::TensorSlice slice = buffer;
-  slice.path = {"model", buffer.name};
-  slice.name = checkpoint::nameOfPath(slice.path);
-  return writer.add(slice);
-}
-
-Status TorchDcpWriter::addObjects(const Progress &progress, checkpoint::RankWriter &writer) const {
-  for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(plan_, progress)))
-    RETURN_IF_ERROR(writer.add(item));
-  RETURN_IF_ERROR(addAmaxHistory(plan_, progress, writer));
-  if (!plan_.job.checkpoint.saveOptim)
-    return Status::ok();
-  for (size_t p = 0; p < plan_.params.size(); ++p) {
-    auto step = static_cast<float>(progress.updatesOf(p)); // torch stores it with each parameter
-    for (int64_t i = 0; i < plan_.params[p].tensorCount(); ++i) {
-      ItemPath path = {"optimizer", "state", plan_.params[p].tensorName(i), "step"};
-      RETURN_IF_ERROR(writer.add(checkpoint::TensorSlice{
-          checkpoint::nameOfPath(path), checkpoint::Element::F32, {}, {}, &step, path}));
-    }
-  }
-  return addGroups(plan_, progress, writer);
-}
 
 } // namespace
 

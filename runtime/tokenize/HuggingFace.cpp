@@ -25,9 +25,50 @@ public:
     endToken_ = options.endToken.empty() ? files.endToken : options.endToken;
     return process_.start(options.python, kScript, {path_, endToken_});
   }
-  /// Waits until the process has read the tokenizer.
-  Status meet(TokenizerFacts &facts);
-  Status encode(std::span<const std::string> texts, Encoding &out) override;
+
+  /// Waits until the process has read the tokenizer, and reads the facts about it. Token ids must
+  /// be contiguous, because the vocabulary size of the model is taken from the highest one.
+  Status meet(TokenizerFacts &facts) {
+    ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
+    if (kind != 'H')
+      return refuse(kind);
+    Json json = parseJson(answer_);
+    auto number = [&](const char *name) {
+      auto found = json.is_object() ? json.find(name) : json.end();
+      return json.is_object() && found != json.end() && found->is_number_integer()
+                 ? std::optional<int64_t>(found->get<int64_t>())
+                 : std::nullopt;
+    };
+    std::optional<int64_t> tokens = number("tokens"), highest = number("highest");
+    if (!tokens || !highest || *highest > std::numeric_limits<int32_t>::max())
+      return refuse('?');
+    if (*tokens <= 0)
+      return makeStatus(report::DataRefused, "the tokenizer '{}' has no tokens", path_);
+    if (std::optional<int64_t> gap = number("gap"))
+      return makeStatus(
+          report::DataRefused,
+          "the ids of the tokenizer '{}' are not contiguous: it has {} tokens with ids "
+          "up to {}, and none with id {}",
+          path_, *tokens, *highest, *gap);
+    vocabSize_ = *highest + 1;
+    facts.vocabSize = vocabSize_;
+    auto library = json.find("library");
+    facts.library =
+        library != json.end() && library->is_string() ? library->get<std::string>() : "tokenizers";
+    facts.endToken = endToken_;
+    if (std::optional<int64_t> end = number("end"); end && *end >= 0 && *end < vocabSize_)
+      facts.endId = static_cast<int32_t>(*end);
+    return Status::ok();
+  }
+
+  Status encode(std::span<const std::string> texts, Encoding &out) override {
+    std::vector<std::string_view> views(texts.begin(), texts.end());
+    RETURN_IF_ERROR(process_.ask(views));
+    ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
+    if (kind != 'T')
+      return refuse(kind);
+    return parseTokens(answer_, texts.size(), vocabSize_, out);
+  }
   void cancel() override { process_.kill(); }
 
 private:
@@ -37,49 +78,6 @@ private:
   std::string path_, endToken_, answer_;
   int64_t vocabSize_ = 0;
 };
-
-/// Reads the facts about the tokenizer. Token ids must be contiguous, because the vocabulary size
-/// of the model is taken from the highest one.
-Status HuggingFaceEncoder::meet(TokenizerFacts &facts) {
-  ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
-  if (kind != 'H')
-    return refuse(kind);
-  Json json = parseJson(answer_);
-  auto number = [&](const char *name) {
-    auto found = json.is_object() ? json.find(name) : json.end();
-    return json.is_object() && found != json.end() && found->is_number_integer()
-               ? std::optional<int64_t>(found->get<int64_t>())
-               : std::nullopt;
-  };
-  std::optional<int64_t> tokens = number("tokens"), highest = number("highest");
-  if (!tokens || !highest || *highest > std::numeric_limits<int32_t>::max())
-    return refuse('?');
-  if (*tokens <= 0)
-    return makeStatus(report::DataRefused, "the tokenizer '{}' has no tokens", path_);
-  if (std::optional<int64_t> gap = number("gap"))
-    return makeStatus(report::DataRefused,
-                      "the ids of the tokenizer '{}' are not contiguous: it has {} tokens with ids "
-                      "up to {}, and none with id {}",
-                      path_, *tokens, *highest, *gap);
-  vocabSize_ = *highest + 1;
-  facts.vocabSize = vocabSize_;
-  auto library = json.find("library");
-  facts.library =
-      library != json.end() && library->is_string() ? library->get<std::string>() : "tokenizers";
-  facts.endToken = endToken_;
-  if (std::optional<int64_t> end = number("end"); end && *end >= 0 && *end < vocabSize_)
-    facts.endId = static_cast<int32_t>(*end);
-  return Status::ok();
-}
-
-Status HuggingFaceEncoder::encode(std::span<const std::string> texts, Encoding &out) {
-  std::vector<std::string_view> views(texts.begin(), texts.end());
-  RETURN_IF_ERROR(process_.ask(views));
-  ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
-  if (kind != 'T')
-    return refuse(kind);
-  return parseTokens(answer_, texts.size(), vocabSize_, out);
-}
 
 } // namespace
 

@@ -181,142 +181,6 @@ Status RowStore::pack(const Packing &packing, Ordered manifest, PackCounts &coun
 
 namespace {
 
-/// The settings on which all inputs of a repacking must agree, and the collected rows of all
-/// inputs.
-class Repacking {
-public:
-  Repacking(const std::string &prefix, const RepackOptions &options)
-      : prefix_(prefix), options_(options) {}
-
-  Result<PackCounts> run(std::span<const std::string> inputs);
-
-private:
-  static bool isForeign(const std::string &path) {
-    return path.ends_with(".parquet") || path.ends_with(".npy");
-  }
-  Status look(const std::string &input);
-  /// Refuses an input of single rows after inputs with pairs, and the other way round.
-  Status takeForm(const std::string &input, bool isPairs);
-  Status addOwn(const std::string &input);
-  Status addForeign(const std::string &input);
-  Status addPack(const std::string &input, std::span<const int64_t> tokens,
-                 std::span<const int64_t> masks, std::span<const int64_t> starts);
-  Status add(const std::string &input, std::span<const int32_t> tokens,
-             std::span<const uint8_t> masks);
-
-  const std::string &prefix_;
-  const RepackOptions &options_;
-  std::unique_ptr<RowStore> store_;
-  PackCounts counts_;
-  int64_t vocabSize_ = 0, length_ = 0;
-  int32_t padToken_ = 0;
-  std::optional<bool> isPairs_;
-  std::string sha256_;
-  Ordered tokenizer_, inputs_ = Ordered::array();
-};
-
-/// First look at an input: its settings and digest, before any row is copied. Packs of
-/// Megatron-Bridge (.parquet, .npy) have no settings.
-Status Repacking::look(const std::string &input) {
-  if (isForeign(input)) {
-    RETURN_IF_ERROR(takeForm(input, /*isPairs=*/false));
-    ASSIGN_OR_RETURN(std::string sha256, digestOf(input));
-    inputs_.push_back({{"path", input}, {"sha256", sha256}});
-    return Status::ok();
-  }
-  ASSIGN_OR_RETURN(data::PackFiles files, data::PackFiles::open(input));
-  if (fs::path(files.prefix()).lexically_normal() == fs::path(prefix_).lexically_normal())
-    return makeStatus(report::DataRefused, "'{}' is both input and output", prefix_);
-  const data::PackManifest &manifest = files.manifest();
-  if (!sha256_.empty() && sha256_ != manifest.tokenizerSha256)
-    return makeStatus(report::DataRefused,
-                      "'{}' has tokens of another tokenizer than the inputs before it", input);
-  RETURN_IF_ERROR(takeForm(input, manifest.isPairs));
-  sha256_ = manifest.tokenizerSha256;
-  vocabSize_ = std::max(vocabSize_, manifest.vocabSize);
-  length_ = std::max(length_, manifest.length);
-  padToken_ = manifest.padToken;
-  Ordered json = Ordered::parse(files.manifestText());
-  if (json.contains("tokenizer"))
-    tokenizer_ = json["tokenizer"];
-  inputs_.push_back({{"path", input}, {"sha256", json.value("sha256", "")}});
-  return Status::ok();
-}
-
-Status Repacking::takeForm(const std::string &input, bool isPairs) {
-  if (isPairs_ && *isPairs_ != isPairs)
-    return makeStatus(report::DataRefused, "'{}' has {}, unlike the inputs before it", input,
-                      isPairs ? "pairs of answers" : "rows that are no pairs");
-  isPairs_ = isPairs;
-  return Status::ok();
-}
-
-/// Adds a row, or counts it as dropped. A row of n tokens needs n - 1 positions, since its last
-/// token is only a label.
-Status Repacking::add(const std::string &input, std::span<const int32_t> tokens,
-                      std::span<const uint8_t> masks) {
-  if (std::ssize(tokens) - 1 > length_) {
-    if (!options_.dropsTooLong || *isPairs_) // one answer alone is not a pair
-      return makeStatus(report::DataRefused,
-                        "'{}' has a row of {} tokens; a pack has room for {}; --overlong=drop "
-                        "leaves such rows out",
-                        input, tokens.size() - 1, length_);
-    ++counts_.tooLong;
-    return Status::ok();
-  }
-  if (tokens.size() < 2) {
-    ++counts_.withoutLoss;
-    return Status::ok();
-  }
-  // Packs of Megatron-Bridge do not contain the vocabulary size.
-  vocabSize_ = std::max<int64_t>(vocabSize_, *std::ranges::max_element(tokens) + int64_t{1});
-  return store_->add(tokens, masks);
-}
-
-/// Adds all rows of packs that shardc made, with their pack boundaries.
-Status Repacking::addOwn(const std::string &input) {
-  ASSIGN_OR_RETURN(data::PackFiles files, data::PackFiles::open(input));
-  std::vector<int32_t> tokens, marks;
-  std::vector<uint8_t> masks;
-  for (int64_t pack = 0; pack < files.numPacks(); ++pack) {
-    store_->beginPack();
-    for (int64_t row = files.firstRow(pack); row < files.firstRow(pack + 1); ++row) {
-      RETURN_IF_ERROR(files.readRow(row, tokens, marks));
-      masks.assign(marks.begin(), marks.end());
-      RETURN_IF_ERROR(add(input, tokens, masks));
-    }
-  }
-  return Status::ok();
-}
-
-/// Adds the rows of a pack of Megatron-Bridge, where each mask belongs to the token after it.
-Status Repacking::addPack(const std::string &input, std::span<const int64_t> tokens,
-                          std::span<const int64_t> masks, std::span<const int64_t> starts) {
-  auto count = std::ssize(tokens);
-  bool agrees = std::ssize(masks) == count && !starts.empty() && starts.front() == 0 &&
-                std::ranges::is_sorted(starts) && starts.back() <= count &&
-                std::ranges::all_of(tokens, [](int64_t token) {
-                  return token >= 0 && token <= std::numeric_limits<int32_t>::max() - 1;
-                });
-  if (!agrees)
-    return makeStatus(report::DataRefused,
-                      "'{}': a pack's seq_start_id, loss_mask and input_ids do not agree", input);
-  bool isFirst = true;
-  for (size_t i = 0; i < starts.size(); ++i) {
-    int64_t begin = starts[i], end = i + 1 < starts.size() ? starts[i + 1] : count;
-    if (begin == end)
-      continue;
-    std::vector<int32_t> row(tokens.begin() + begin, tokens.begin() + end);
-    std::vector<uint8_t> marks(row.size());
-    for (size_t at = 1; at < marks.size(); ++at)
-      marks[at] = masks[static_cast<size_t>(begin) + at - 1] != 0;
-    if (std::exchange(isFirst, false))
-      store_->beginPack();
-    RETURN_IF_ERROR(add(input, row, marks));
-  }
-  return Status::ok();
-}
-
 /// The whole numbers of a list; empty if it is something else.
 std::vector<int64_t> wholeNumbers(const nlohmann::json &row, const char *key) {
   constexpr double kWholeMax = 1e15;
@@ -335,58 +199,184 @@ std::vector<int64_t> wholeNumbers(const nlohmann::json &row, const char *key) {
   return numbers;
 }
 
-/// Adds all rows of packs of Megatron-Bridge. A Python process reads Parquet files in batches; an
-/// empty batch is the end.
-Status Repacking::addForeign(const std::string &input) {
-  if (input.ends_with(".npy")) {
-    ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(input));
-    return forNumpyPacks(file.bytes(), input, [&](auto tokens, auto masks, auto starts) {
-      return addPack(input, tokens, masks, starts);
-    });
+/// The settings on which all inputs of a repacking must agree, and the collected rows of all
+/// inputs.
+class Repacking {
+public:
+  Repacking(const std::string &prefix, const RepackOptions &options)
+      : prefix_(prefix), options_(options) {}
+
+  /// Checks all inputs before it copies any, so that a mistake is reported within seconds.
+  Result<PackCounts> run(std::span<const std::string> inputs) {
+    for (const std::string &input : inputs)
+      RETURN_IF_ERROR(look(input));
+    if (options_.length > 0)
+      length_ = options_.length;
+    if (length_ == 0)
+      return makeStatus(report::DataRefused, "packs of Megatron-Bridge do not say for which length "
+                                             "they are; --length=N does");
+    ASSIGN_OR_RETURN(store_, RowStore::create(prefix_, std::numeric_limits<int32_t>::max()));
+    for (const std::string &input : inputs)
+      RETURN_IF_ERROR(isForeign(input) ? addForeign(input) : addOwn(input));
+    Ordered manifest = {{"packs_format", data::kPackFormat},
+                        {"shardc", versionNumber()},
+                        {"tokenizer", tokenizer_},
+                        {"vocab_size", vocabSize_},
+                        {"pad_token", padToken_},
+                        {"length", length_},
+                        {"packing", packingName(options_.packing)},
+                        {"seed", options_.seed},
+                        {"inputs", inputs_}};
+    if (*isPairs_)
+      manifest["pairs"] = true;
+    RETURN_IF_ERROR(
+        store_->pack({options_.packing, length_, options_.seed, vocabSize_, *isPairs_ ? 2 : 1},
+                     manifest, counts_));
+    return counts_;
   }
-  RowProcess process;
-  RETURN_IF_ERROR(process.startTable(options_.python, input));
-  RETURN_IF_ERROR(process.meet().status());
-  for (;;) {
-    ASSIGN_OR_RETURN(std::vector<std::string> lines, process.nextLines());
-    if (lines.empty())
+
+private:
+  static bool isForeign(const std::string &path) {
+    return path.ends_with(".parquet") || path.ends_with(".npy");
+  }
+
+  /// First look at an input: its settings and digest, before any row is copied. Packs of
+  /// Megatron-Bridge (.parquet, .npy) have no settings.
+  Status look(const std::string &input) {
+    if (isForeign(input)) {
+      RETURN_IF_ERROR(takeForm(input, /*isPairs=*/false));
+      ASSIGN_OR_RETURN(std::string sha256, digestOf(input));
+      inputs_.push_back({{"path", input}, {"sha256", sha256}});
       return Status::ok();
-    for (const std::string &line : lines) {
-      const nlohmann::json row = parseJson(line);
-      RETURN_IF_ERROR(addPack(input, wholeNumbers(row, "input_ids"), wholeNumbers(row, "loss_mask"),
-                              wholeNumbers(row, "seq_start_id")));
+    }
+    ASSIGN_OR_RETURN(data::PackFiles files, data::PackFiles::open(input));
+    if (fs::path(files.prefix()).lexically_normal() == fs::path(prefix_).lexically_normal())
+      return makeStatus(report::DataRefused, "'{}' is both input and output", prefix_);
+    const data::PackManifest &manifest = files.manifest();
+    if (!sha256_.empty() && sha256_ != manifest.tokenizerSha256)
+      return makeStatus(report::DataRefused,
+                        "'{}' has tokens of another tokenizer than the inputs before it", input);
+    RETURN_IF_ERROR(takeForm(input, manifest.isPairs));
+    sha256_ = manifest.tokenizerSha256;
+    vocabSize_ = std::max(vocabSize_, manifest.vocabSize);
+    length_ = std::max(length_, manifest.length);
+    padToken_ = manifest.padToken;
+    Ordered json = Ordered::parse(files.manifestText());
+    if (json.contains("tokenizer"))
+      tokenizer_ = json["tokenizer"];
+    inputs_.push_back({{"path", input}, {"sha256", json.value("sha256", "")}});
+    return Status::ok();
+  }
+
+  /// Refuses an input of single rows after inputs with pairs, and the other way round.
+  Status takeForm(const std::string &input, bool isPairs) {
+    if (isPairs_ && *isPairs_ != isPairs)
+      return makeStatus(report::DataRefused, "'{}' has {}, unlike the inputs before it", input,
+                        isPairs ? "pairs of answers" : "rows that are no pairs");
+    isPairs_ = isPairs;
+    return Status::ok();
+  }
+
+  /// Adds all rows of packs that shardc made, with their pack boundaries.
+  Status addOwn(const std::string &input) {
+    ASSIGN_OR_RETURN(data::PackFiles files, data::PackFiles::open(input));
+    std::vector<int32_t> tokens, marks;
+    std::vector<uint8_t> masks;
+    for (int64_t pack = 0; pack < files.numPacks(); ++pack) {
+      store_->beginPack();
+      for (int64_t row = files.firstRow(pack); row < files.firstRow(pack + 1); ++row) {
+        RETURN_IF_ERROR(files.readRow(row, tokens, marks));
+        masks.assign(marks.begin(), marks.end());
+        RETURN_IF_ERROR(add(input, tokens, masks));
+      }
+    }
+    return Status::ok();
+  }
+
+  /// Adds all rows of packs of Megatron-Bridge. A Python process reads Parquet files in batches; an
+  /// empty batch is the end.
+  Status addForeign(const std::string &input) {
+    if (input.ends_with(".npy")) {
+      ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(input));
+      return forNumpyPacks(file.bytes(), input, [&](auto tokens, auto masks, auto starts) {
+        return addPack(input, tokens, masks, starts);
+      });
+    }
+    RowProcess process;
+    RETURN_IF_ERROR(process.startTable(options_.python, input));
+    RETURN_IF_ERROR(process.meet().status());
+    for (;;) {
+      ASSIGN_OR_RETURN(std::vector<std::string> lines, process.nextLines());
+      if (lines.empty())
+        return Status::ok();
+      for (const std::string &line : lines) {
+        const nlohmann::json row = parseJson(line);
+        RETURN_IF_ERROR(addPack(input, wholeNumbers(row, "input_ids"),
+                                wholeNumbers(row, "loss_mask"), wholeNumbers(row, "seq_start_id")));
+      }
     }
   }
-}
 
-/// Checks all inputs before it copies any, so that a mistake is reported within seconds.
-Result<PackCounts> Repacking::run(std::span<const std::string> inputs) {
-  for (const std::string &input : inputs)
-    RETURN_IF_ERROR(look(input));
-  if (options_.length > 0)
-    length_ = options_.length;
-  if (length_ == 0)
-    return makeStatus(report::DataRefused, "packs of Megatron-Bridge do not say for which length "
-                                           "they are; --length=N does");
-  ASSIGN_OR_RETURN(store_, RowStore::create(prefix_, std::numeric_limits<int32_t>::max()));
-  for (const std::string &input : inputs)
-    RETURN_IF_ERROR(isForeign(input) ? addForeign(input) : addOwn(input));
-  Ordered manifest = {{"packs_format", data::kPackFormat},
-                      {"shardc", versionNumber()},
-                      {"tokenizer", tokenizer_},
-                      {"vocab_size", vocabSize_},
-                      {"pad_token", padToken_},
-                      {"length", length_},
-                      {"packing", packingName(options_.packing)},
-                      {"seed", options_.seed},
-                      {"inputs", inputs_}};
-  if (*isPairs_)
-    manifest["pairs"] = true;
-  RETURN_IF_ERROR(
-      store_->pack({options_.packing, length_, options_.seed, vocabSize_, *isPairs_ ? 2 : 1},
-                   manifest, counts_));
-  return counts_;
-}
+  /// Adds the rows of a pack of Megatron-Bridge, where each mask belongs to the token after it.
+  Status addPack(const std::string &input, std::span<const int64_t> tokens,
+                 std::span<const int64_t> masks, std::span<const int64_t> starts) {
+    auto count = std::ssize(tokens);
+    bool agrees = std::ssize(masks) == count && !starts.empty() && starts.front() == 0 &&
+                  std::ranges::is_sorted(starts) && starts.back() <= count &&
+                  std::ranges::all_of(tokens, [](int64_t token) {
+                    return token >= 0 && token <= std::numeric_limits<int32_t>::max() - 1;
+                  });
+    if (!agrees)
+      return makeStatus(report::DataRefused,
+                        "'{}': a pack's seq_start_id, loss_mask and input_ids do not agree", input);
+    bool isFirst = true;
+    for (size_t i = 0; i < starts.size(); ++i) {
+      int64_t begin = starts[i], end = i + 1 < starts.size() ? starts[i + 1] : count;
+      if (begin == end)
+        continue;
+      std::vector<int32_t> row(tokens.begin() + begin, tokens.begin() + end);
+      std::vector<uint8_t> marks(row.size());
+      for (size_t at = 1; at < marks.size(); ++at)
+        marks[at] = masks[static_cast<size_t>(begin) + at - 1] != 0;
+      if (std::exchange(isFirst, false))
+        store_->beginPack();
+      RETURN_IF_ERROR(add(input, row, marks));
+    }
+    return Status::ok();
+  }
+
+  /// Adds a row, or counts it as dropped. A row of n tokens needs n - 1 positions, since its last
+  /// token is only a label.
+  Status add(const std::string &input, std::span<const int32_t> tokens,
+             std::span<const uint8_t> masks) {
+    if (std::ssize(tokens) - 1 > length_) {
+      if (!options_.dropsTooLong || *isPairs_) // one answer alone is not a pair
+        return makeStatus(report::DataRefused,
+                          "'{}' has a row of {} tokens; a pack has room for {}; --overlong=drop "
+                          "leaves such rows out",
+                          input, tokens.size() - 1, length_);
+      ++counts_.tooLong;
+      return Status::ok();
+    }
+    if (tokens.size() < 2) {
+      ++counts_.withoutLoss;
+      return Status::ok();
+    }
+    // Packs of Megatron-Bridge do not contain the vocabulary size.
+    vocabSize_ = std::max<int64_t>(vocabSize_, *std::ranges::max_element(tokens) + int64_t{1});
+    return store_->add(tokens, masks);
+  }
+
+  const std::string &prefix_;
+  const RepackOptions &options_;
+  std::unique_ptr<RowStore> store_;
+  PackCounts counts_;
+  int64_t vocabSize_ = 0, length_ = 0;
+  int32_t padToken_ = 0;
+  std::optional<bool> isPairs_;
+  std::string sha256_;
+  Ordered tokenizer_, inputs_ = Ordered::array();
+};
 
 } // namespace
 

@@ -1,7 +1,6 @@
 #include "runtime/tokenize/Shards.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>

@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "runtime/exec/Executable.h"
 #include "runtime/hal/Backend.h"

@@ -1,4 +1,5 @@
-#include "runtime/tools/ContinueTool.h"
+// shardc-run --continue: lets a model continue texts.
+#include "runtime/tools/Commands.h"
 
 #include <algorithm>
 #include <chrono>

@@ -59,9 +59,64 @@ public:
   CudaSession(const plan::Plan &plan, const RunToolOptions &options, ReportSink emit)
       : plan_(plan), options_(options), emit_(std::move(emit)) {}
 
-  Status judgeDevices(hal::Peers *peers) override;
-  Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) override;
-  std::function<Status(exec::Executable &)> beforeCapture() override;
+  /// Rank 0 warns of a kind of GPU for which the plan was not made.
+  Status judgeDevices(hal::Peers *peers) override {
+    RETURN_IF_ERROR(cuda::checkVersions());
+    Result<int> count = cuda::deviceCount();
+    if (!count.isOk() || *count == 0) // the backend reports later why there are none
+      return Status::ok();
+    auto localRank = static_cast<int>(peers ? peers->localRank() : 0);
+    run::VisibleGpus gpus = {*count, cuda::nameOf(localRank < *count ? localRank : 0)};
+    Result<launch::JobPosition> position = launch::findJobPosition(::getenv);
+    int64_t sharing = peers ? peers->localSize() : 1;
+    if (peers && position.isOk())
+      sharing = launch::ranksSharingGpus(*position, *count, sharing);
+    RETURN_IF_ERROR(run::checkGpuCount(plan_, gpus, sharing));
+    if (!peers || peers->rank() == 0)
+      run::judgeGpuKind(plan_, gpus, options_.console.sink());
+    return Status::ok();
+  }
+
+  /// Creates the kernels' context and the backend. With `peers`, this process has one rank and one
+  /// GPU; otherwise it has all ranks of the job.
+  Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) override {
+    cuda::Options cudaOptions = cudaOptionsOf(plan_, options_, peers ? peers->rank() : 0);
+    refusals_ = std::make_unique<run::InjectedRefusals>(options_.fault, cudaOptions.firstRank);
+    kernels::cuda::ContextOptions kernelOptions = kernels::cuda::ContextOptions::fromEnvironment();
+    kernelOptions.deterministic = plan_.job.model.deterministicMode;
+    kernelOptions.refusals = refusals_.get();
+    kernelOptions.emit = emit_;
+    kernelOptions.multiprocessors = plan_.multiprocessors;
+    kernels_ = std::make_shared<kernels::cuda::Context>(kernelOptions);
+    cudaOptions.kernels = kernels_;
+    cudaOptions.refusals = refusals_.get();
+    peers_ = peers;
+    if (peers) {
+      rendezvous_ = std::make_unique<PeerRendezvous>(*peers);
+      cudaOptions.rendezvous = rendezvous_.get();
+      ASSIGN_OR_RETURN(int device, ownDevice(*peers));
+      cudaOptions.devices = {device};
+      cudaOptions.failed = [peers](const Status &status) { peers->reportFailure(status); };
+    }
+    // The job's stall detector can tell which rank is late, so its time limit must expire first.
+    cudaOptions.timeoutSeconds = timeoutSeconds(plan_) + 2 * launch::kSilentSeconds;
+    cudaOptions.emit = emit_;
+    if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
+      prepareBeside(cudaOptions.devices.empty() ? 0 : cudaOptions.devices.front());
+    RETURN_IF_ERROR(checkKernelPaths());
+    ASSIGN_OR_RETURN(std::unique_ptr<hal::Backend> backend, cuda::makeBackend(cudaOptions));
+    // From here on, the process's device is the current one.
+    RETURN_IF_ERROR(run::compareKernels(peers, offeredText(kernels_->gpu()), emit_));
+    return backend;
+  }
+
+  std::function<Status(exec::Executable &)> beforeCapture() override {
+    if (plan_.job.model.deterministicMode)
+      return nullptr;
+    return [this](exec::Executable &executable) {
+      return tuneProducts(executable, *kernels_, peers_);
+    };
+  }
   std::function<void(std::string_view, const kernels::Call &)> chooser() override {
     return [](std::string_view op, const kernels::Call &call) { kernels::cuda::tune(op, call); };
   }
@@ -71,7 +126,23 @@ public:
   }
 
 private:
-  void prepareBeside(int device);
+  void prepareBeside(int device) {
+    std::vector<kernels::cuda::KernelShape> shapes;
+    for (const plan::Role &role : plan_.roles)
+      for (const plan::Segment &segment : role.segments)
+        for (const plan::Op &op : segment.ops)
+          if (const plan::OpInfo &info = plan::opInfo(op);
+              info.work.cost == plan::CostClass::Attention)
+            if (const kernels::Kernel *kernel = kernels::findCudaKernel(info.name)) {
+              shapes.push_back({kernel, exec::shapeOf(plan_, segment, op)});
+              shapes.back().call.context = kernels_.get();
+            }
+    // If the thread cannot be started, each plan is built when it is first needed.
+    static_cast<void>(
+        startThread(preparation_, [kernels = kernels_, device, shapes = std::move(shapes)] {
+          kernels::cuda::prepareLibraries(*kernels, device, shapes);
+        }));
+  }
 
   const plan::Plan &plan_;
   const RunToolOptions &options_;
@@ -86,82 +157,6 @@ private:
   /// thread.
   std::jthread preparation_;
 };
-
-void CudaSession::prepareBeside(int device) {
-  std::vector<kernels::cuda::KernelShape> shapes;
-  for (const plan::Role &role : plan_.roles)
-    for (const plan::Segment &segment : role.segments)
-      for (const plan::Op &op : segment.ops)
-        if (const plan::OpInfo &info = plan::opInfo(op);
-            info.work.cost == plan::CostClass::Attention)
-          if (const kernels::Kernel *kernel = kernels::findCudaKernel(info.name)) {
-            shapes.push_back({kernel, exec::shapeOf(plan_, segment, op)});
-            shapes.back().call.context = kernels_.get();
-          }
-  // If the thread cannot be started, each plan is built when it is first needed.
-  static_cast<void>(
-      startThread(preparation_, [kernels = kernels_, device, shapes = std::move(shapes)] {
-        kernels::cuda::prepareLibraries(*kernels, device, shapes);
-      }));
-}
-
-/// Creates the kernels' context and the backend. With `peers`, this process has one rank and one
-/// GPU; otherwise it has all ranks of the job.
-Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers) {
-  cuda::Options cudaOptions = cudaOptionsOf(plan_, options_, peers ? peers->rank() : 0);
-  refusals_ = std::make_unique<run::InjectedRefusals>(options_.fault, cudaOptions.firstRank);
-  kernels::cuda::ContextOptions kernelOptions = kernels::cuda::ContextOptions::fromEnvironment();
-  kernelOptions.deterministic = plan_.job.model.deterministicMode;
-  kernelOptions.refusals = refusals_.get();
-  kernelOptions.emit = emit_;
-  kernelOptions.multiprocessors = plan_.multiprocessors;
-  kernels_ = std::make_shared<kernels::cuda::Context>(kernelOptions);
-  cudaOptions.kernels = kernels_;
-  cudaOptions.refusals = refusals_.get();
-  peers_ = peers;
-  if (peers) {
-    rendezvous_ = std::make_unique<PeerRendezvous>(*peers);
-    cudaOptions.rendezvous = rendezvous_.get();
-    ASSIGN_OR_RETURN(int device, ownDevice(*peers));
-    cudaOptions.devices = {device};
-    cudaOptions.failed = [peers](const Status &status) { peers->reportFailure(status); };
-  }
-  // The job's stall detector can tell which rank is late, so its time limit must expire first.
-  cudaOptions.timeoutSeconds = timeoutSeconds(plan_) + 2 * launch::kSilentSeconds;
-  cudaOptions.emit = emit_;
-  if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
-    prepareBeside(cudaOptions.devices.empty() ? 0 : cudaOptions.devices.front());
-  RETURN_IF_ERROR(checkKernelPaths());
-  ASSIGN_OR_RETURN(std::unique_ptr<hal::Backend> backend, cuda::makeBackend(cudaOptions));
-  // From here on, the process's device is the current one.
-  RETURN_IF_ERROR(run::compareKernels(peers, offeredText(kernels_->gpu()), emit_));
-  return backend;
-}
-
-/// Rank 0 warns of a kind of GPU for which the plan was not made.
-Status CudaSession::judgeDevices(hal::Peers *peers) {
-  RETURN_IF_ERROR(cuda::checkVersions());
-  Result<int> count = cuda::deviceCount();
-  if (!count.isOk() || *count == 0) // the backend reports later why there are none
-    return Status::ok();
-  auto localRank = static_cast<int>(peers ? peers->localRank() : 0);
-  run::VisibleGpus gpus = {*count, cuda::nameOf(localRank < *count ? localRank : 0)};
-  Result<launch::JobPosition> position = launch::findJobPosition(::getenv);
-  int64_t sharing = peers ? peers->localSize() : 1;
-  if (peers && position.isOk())
-    sharing = launch::ranksSharingGpus(*position, *count, sharing);
-  RETURN_IF_ERROR(run::checkGpuCount(plan_, gpus, sharing));
-  if (!peers || peers->rank() == 0)
-    run::judgeGpuKind(plan_, gpus, options_.console.sink());
-  return Status::ok();
-}
-
-std::function<Status(exec::Executable &)> CudaSession::beforeCapture() {
-  if (plan_.job.model.deterministicMode)
-    return nullptr;
-  return
-      [this](exec::Executable &executable) { return tuneProducts(executable, *kernels_, peers_); };
-}
 
 int countDevices() {
   Result<int> count = cuda::deviceCount();

@@ -1,4 +1,5 @@
-#include "runtime/tools/MeasureTool.h"
+// shardc-run --measure and --doctor.
+#include "runtime/tools/Commands.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,4 +1,5 @@
-#include "runtime/tools/Rehearsal.h"
+// Runs without arithmetic.
+#include "runtime/tools/Commands.h"
 
 #include <cstdio>
 

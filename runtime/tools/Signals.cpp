@@ -2,7 +2,6 @@
 
 #include <csignal>
 #include <unistd.h>
-#include <utility>
 
 #include "runtime/base/EndSignals.h"
 #include "runtime/base/ExitStatus.h"

@@ -1,4 +1,5 @@
-#include "runtime/tools/Training.h"
+// Trains, with one plan after another if the batch grows.
+#include "runtime/tools/Commands.h"
 
 #include <algorithm>
 #include <chrono>

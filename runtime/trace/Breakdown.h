@@ -2,13 +2,29 @@
 // because communication overlapped them.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
+#include "runtime/plan/Plan.h"
 #include "runtime/trace/Span.h"
-#include "runtime/trace/TracedOps.h"
 
 namespace shardc::trace {
+
+/// An op that the labels of spans name.
+struct TracedOp {
+  std::string_view op;     ///< name in the op table
+  bool isTransfer = false; ///< a collective
+  /// Equal for ops that do the same on other values, such as those of other layers.
+  uint32_t likes = 0;
+};
+
+/// The ops by label. Profilers report only labels, so this is how a trace finds an op's kind.
+using TracedOps = std::unordered_map<std::string, TracedOp>;
+
+TracedOps tracedOps(const plan::Plan &plan);
 
 struct OpTime {
   std::string op; ///< name in the op table

@@ -3,7 +3,6 @@
 // program. Needs a placed plan.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>

@@ -3,9 +3,7 @@
 // below is a value that an op writes, or a live-in of the segment.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "runtime/verify/VerifyImpl.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "runtime/backend/channels/Agreement.h"
 #include "runtime/backend/channels/Uses.h"
 #include "runtime/base/Reports.h"
 
@@ -112,6 +111,36 @@ private:
 };
 
 } // namespace
+
+/// Votes in a fixed order: first whether all members can try windows, then whether all got them,
+/// then whether all registered locally. Every member takes part in every vote that its answers lead
+/// to. If NCCL gave windows to this member and not to another one, the result is an error, not a
+/// fallback. The member returns it only after the last vote, so that no other member waits for its
+/// vote.
+Result<hal::Registration> agreeOnRegistration(std::string_view channel, hal::Registration wanted,
+                                              const RegistrationSteps &steps) {
+  if (wanted == hal::Registration::Nothing)
+    return wanted;
+  bool hasWindows = false, isAloneWithThem = false;
+  if (wanted == hal::Registration::Windows) {
+    ASSIGN_OR_RETURN(bool canTry, steps.allAgree("tries of windows", steps.canTryWindows()));
+    bool mine = canTry && steps.windows();
+    ASSIGN_OR_RETURN(hasWindows, steps.allAgree("windows", mine));
+    isAloneWithThem = mine && !hasWindows;
+  }
+  ASSIGN_OR_RETURN(bool isLocal,
+                   steps.allAgree("buffers", hasWindows || (!isAloneWithThem && steps.locally())));
+  if (isAloneWithThem)
+    return makeStatus(StatusCode::Internal,
+                      "NCCL gave windows to some members of channel '{}' and none to others",
+                      channel);
+  if (hasWindows)
+    return hal::Registration::Windows;
+  if (isLocal)
+    return hal::Registration::Local;
+  steps.dropLocal();
+  return hal::Registration::Nothing;
+}
 
 Status connect(const hal::ChannelDesc &desc, const std::vector<int> &membersHere,
                Communicators &library, const ConnectOptions &options) {

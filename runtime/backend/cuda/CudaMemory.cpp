@@ -28,13 +28,68 @@ struct Block {
 class CudaBuffer final : public hal::Buffer {
 public:
   CudaBuffer(std::shared_ptr<Allocations> origin, const Block &block, int64_t bytes,
-             hal::MemoryKind kind, int device, Allocator allocator, std::string name);
-  ~CudaBuffer() override;
+             hal::MemoryKind kind, int device, Allocator allocator, std::string name)
+      : Buffer(block.base + block.guardBytes, bytes, kind), origin_(std::move(origin)),
+        block_(block), device_(device), allocator_(allocator), name_(std::move(name)) {
+    if (block_.guardBytes == 0)
+      return;
+    std::lock_guard lock(origin_->mutex_);
+    origin_->guarded_.push_back(this);
+  }
 
-  /// Fills the guard zones, if there are any.
-  Status fillGuards() const;
+  ~CudaBuffer() override {
+    if (block_.guardBytes > 0) {
+      std::lock_guard lock(origin_->mutex_);
+      std::erase(origin_->guarded_, this);
+    }
+    cudaSetDevice(device_);
+    switch (allocator_) {
+    case Allocator::Device:
+      cudaFree(block_.base);
+      break;
+    case Allocator::Nccl:
+      static_cast<void>(ncclMemFree(block_.base));
+      break;
+    case Allocator::Pinned:
+      cudaFreeHost(block_.base);
+      break;
+    }
+  }
+
+  /// Fills the guard zones, if there are any. The upper zone begins right after the buffer, so the
+  /// first byte past the end is checked. It fills the rest of the last page.
+  Status fillGuards() const {
+    if (block_.guardBytes == 0)
+      return Status::ok();
+    size_t end = block_.guardBytes + static_cast<size_t>(bytes());
+    RETURN_IF_CUDA_ERROR(cudaSetDevice(device_));
+    RETURN_IF_CUDA_ERROR(cudaMemset(block_.base, kGuardByte, block_.guardBytes));
+    RETURN_IF_CUDA_ERROR(cudaMemset(block_.base + end, kGuardByte, block_.bytes - end));
+    RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(nullptr));
+    return Status::ok();
+  }
+
   /// InvalidInput with the location of the first overwritten byte of the guard zones.
-  Status checkGuards(std::vector<uint8_t> &copy) const;
+  Status checkGuards(std::vector<uint8_t> &copy) const {
+    size_t end = block_.guardBytes + static_cast<size_t>(bytes()), above = block_.bytes - end;
+    copy.resize(block_.guardBytes + above);
+    RETURN_IF_CUDA_ERROR(cudaSetDevice(device_));
+    RETURN_IF_CUDA_ERROR(
+        cudaMemcpy(copy.data(), block_.base, block_.guardBytes, cudaMemcpyDefault));
+    RETURN_IF_CUDA_ERROR(
+        cudaMemcpy(copy.data() + block_.guardBytes, block_.base + end, above, cudaMemcpyDefault));
+    for (size_t before = 1; before <= block_.guardBytes; ++before)
+      if (copy[block_.guardBytes - before] != kGuardByte)
+        return makeStatus(report::WriteOutOfBounds,
+                          "device {} {}: a write {} bytes before its first byte", device_, name_,
+                          before);
+    for (size_t past = 0; past < above; ++past)
+      if (copy[block_.guardBytes + past] != kGuardByte)
+        return makeStatus(report::WriteOutOfBounds,
+                          "device {} {}: a write {} bytes past its {} bytes", device_, name_, past,
+                          bytes());
+    return Status::ok();
+  }
 
 private:
   std::shared_ptr<Allocations> origin_;
@@ -43,68 +98,6 @@ private:
   Allocator allocator_;
   std::string name_;
 };
-
-CudaBuffer::CudaBuffer(std::shared_ptr<Allocations> origin, const Block &block, int64_t bytes,
-                       hal::MemoryKind kind, int device, Allocator allocator, std::string name)
-    : Buffer(block.base + block.guardBytes, bytes, kind), origin_(std::move(origin)), block_(block),
-      device_(device), allocator_(allocator), name_(std::move(name)) {
-  if (block_.guardBytes == 0)
-    return;
-  std::lock_guard lock(origin_->mutex_);
-  origin_->guarded_.push_back(this);
-}
-
-CudaBuffer::~CudaBuffer() {
-  if (block_.guardBytes > 0) {
-    std::lock_guard lock(origin_->mutex_);
-    std::erase(origin_->guarded_, this);
-  }
-  cudaSetDevice(device_);
-  switch (allocator_) {
-  case Allocator::Device:
-    cudaFree(block_.base);
-    break;
-  case Allocator::Nccl:
-    static_cast<void>(ncclMemFree(block_.base));
-    break;
-  case Allocator::Pinned:
-    cudaFreeHost(block_.base);
-    break;
-  }
-}
-
-/// The upper zone begins right after the buffer, so the first byte past the end is checked. It
-/// fills the rest of the last page.
-Status CudaBuffer::fillGuards() const {
-  if (block_.guardBytes == 0)
-    return Status::ok();
-  size_t end = block_.guardBytes + static_cast<size_t>(bytes());
-  RETURN_IF_CUDA_ERROR(cudaSetDevice(device_));
-  RETURN_IF_CUDA_ERROR(cudaMemset(block_.base, kGuardByte, block_.guardBytes));
-  RETURN_IF_CUDA_ERROR(cudaMemset(block_.base + end, kGuardByte, block_.bytes - end));
-  RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(nullptr));
-  return Status::ok();
-}
-
-Status CudaBuffer::checkGuards(std::vector<uint8_t> &copy) const {
-  size_t end = block_.guardBytes + static_cast<size_t>(bytes()), above = block_.bytes - end;
-  copy.resize(block_.guardBytes + above);
-  RETURN_IF_CUDA_ERROR(cudaSetDevice(device_));
-  RETURN_IF_CUDA_ERROR(cudaMemcpy(copy.data(), block_.base, block_.guardBytes, cudaMemcpyDefault));
-  RETURN_IF_CUDA_ERROR(
-      cudaMemcpy(copy.data() + block_.guardBytes, block_.base + end, above, cudaMemcpyDefault));
-  for (size_t before = 1; before <= block_.guardBytes; ++before)
-    if (copy[block_.guardBytes - before] != kGuardByte)
-      return makeStatus(report::WriteOutOfBounds,
-                        "device {} {}: a write {} bytes before its first byte", device_, name_,
-                        before);
-  for (size_t past = 0; past < above; ++past)
-    if (copy[block_.guardBytes + past] != kGuardByte)
-      return makeStatus(report::WriteOutOfBounds,
-                        "device {} {}: a write {} bytes past its {} bytes", device_, name_, past,
-                        bytes());
-  return Status::ok();
-}
 
 cudaError_t Allocations::allocateDevice(void **data, size_t bytes) {
   ++count_;

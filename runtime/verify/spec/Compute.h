@@ -3,8 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 

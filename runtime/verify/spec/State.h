@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <string>
 #include <string_view>
 #include <vector>
 

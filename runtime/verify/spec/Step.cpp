@@ -1,6 +1,5 @@
 // Handles blocks of parameters, the sums of a step, and the optimizer.
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <utility>
 

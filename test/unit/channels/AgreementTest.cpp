@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/backend/channels/Agreement.h"
+#include "runtime/backend/channels/Connect.h"
 #include "runtime/tools/PeerRendezvous.h"
 #include "test/unit/channels/Board.h"
 
