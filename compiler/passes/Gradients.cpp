@@ -182,7 +182,12 @@ void Gradients::emitForEach(std::span<const ValueId> of, Op op) {
     return;
   std::vector<ValueId> made;
   for (ValueId each : of)
-    made.push_back(contribute(op, each));
+    if (paramOf_[each] < 0 || isWanted(each)) {
+      made.push_back(contribute(op, each));
+    } else { // of a frozen parameter: nothing reads it
+      made.push_back(newGrad(each));
+      op.results.push_back(made.back());
+    }
   append(std::move(op));
   for (size_t i = 0; i < of.size(); ++i)
     if (paramOf_[of[i]] < 0)

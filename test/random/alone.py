@@ -50,6 +50,7 @@ NO_ROPE = ["model.position_embedding_type = rope", "model.no_rope_freq = [2]"]
 EXPERTS = ["model.num_moe_experts = 4", "model.moe_ffn_hidden_size = 16"]
 BALANCED = [*EXPERTS, "model.moe_aux_loss_coeff = [0.01]"]
 WAYS = {
+    "validation.samples": ["validation.samples = 2"],
     "dataset.valid_data_path": ["dataset.data_path = none", "dataset.split = none", 'dataset.train_data_path = ["texts"]',
                                 'dataset.valid_data_path = ["texts", "texts"]'],
     "model.fp8": FP8, "model.first_last_layers_bf16": [*FP8, "model.num_layers = 3", "model.first_last_layers_bf16 = true"],

@@ -5,8 +5,8 @@ windows with positions of their own under many layouts. Needs only Python.
     cap_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is one of:
-    one-rank  Compares losses of 5 steps, and gradients of the first, with those of one rank, within 1e-5 relative. Each
-              test row chooses a value of every axis: soft caps of scores, logits or both; scaled embeddings; factors on
+    one-rank  Compares losses of 5 steps, and gradients of the first, with those of one rank, within 1e-5 relative (2e-5
+              for the weights of head norms). Each test row chooses a value of every axis: soft caps of scores, logits or both; scaled embeddings; factors on
               embeddings, branches and logits; norms of queries and keys; windows of every second layer, with the rotary
               base of the other layers, with another one beside interpolated positions or YaRN, or as the only rotated
               layers; the number of key/value groups; and the axes of layouts (latent_runs.py). Rows are drawn so that
