@@ -12,10 +12,11 @@ another shell with `-c` is read as a script of its own, in which exported variab
 programs, variables that the script never sets, variables that builtins such as `read`, or arithmetic, set anywhere, and
 all expansions except `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}`, `${NAME-text}` and `$((...))`.
 
-In the result, a command is [begin, end, words, assignments before it, index into `snapshots`]; the snapshots up to it list
-the exported variables that changed, without a value if they are unset. A word is [begin, end, text] with its place in bytes. An unknown word has a fourth element: [its text in
-the script, [begin, end] of the statement that sets it or null, flags that it may contain]. While the script is read, one
-character, a mark, represents each unknown part of a text. Marks remain valid when texts are joined or split.
+In the result, a command is [begin, end, words, assignments before it, index into `snapshots` or null]; the snapshots up to
+it list the exported variables that changed, without a value if they are unset. A word is [begin, end, text] with its place
+in bytes. An unknown word has a fourth element: [its text in the script, [begin, end] of the statement that sets it or null,
+flags that it may contain]. While the script is read, one character, a mark, represents each unknown part of a text. Marks
+remain valid when texts are joined or split.
 """
 
 import collections
@@ -327,10 +328,8 @@ class Reader:
         return [[name, *map(self.resolved, held)] for name, held in self.values.items()
                 if name not in self.arrays and (not held or name in self.exported)]
 
-    def snapshot(self, words):
-        """The index of the changes up to which variables are exported now; none for a command without flags."""
-        if not any("--" in word or "=" in word for word in words):
-            return None
+    def snapshot(self):
+        """The index of the changes up to which variables are exported now."""
         now = {variable[0]: variable for variable in self.exports()}
         changed = [variable for name, variable in now.items() if self.exported_last.get(name) != variable]
         changed += [[name] for name in self.exported_last if name not in now]
@@ -463,7 +462,9 @@ class Reader:
         if self.launch_inner(node, fields):
             return words
         if fields and name not in self.functions and name not in BUILTINS:
-            self.commands.append([*place_of(node), [self.resolved(field) for field in fields], self.environment_of(node), self.snapshot(words)])
+            may_launch = any("--" in word or "=" in word for word in words)
+            self.commands.append([*place_of(node), [self.resolved(field) for field in fields], self.environment_of(node),
+                                  self.snapshot() if may_launch else None])
         return words
 
     def environment_of(self, node):
@@ -505,7 +506,7 @@ class Reader:
             exported = found["exported"] if snapshot is None else {one[0]: one for some in found["snapshots"][:snapshot + 1] for one in some}.values()
             variables = self.environment_of(node) + [[name, [*place, *word[2:]]] for name, *held in [*exported, *environment] for word in held]
             words = [*map(self.resolved, fields[:at]), *([*place, *word[2:]] for word in [*found["directives"], *launched])]
-            self.commands.append([*place_of(node), words, variables, self.snapshot("--")])
+            self.commands.append([*place_of(node), words, variables, self.snapshot()])
         return bool(found["commands"])
 
 

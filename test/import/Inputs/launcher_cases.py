@@ -89,6 +89,7 @@ CASES = [
     (f"export NCCL_ALGO=Ring\n{TORCHRUN}\nexport NCCL_ALGO=Tree", "1 8 NCCL_ALGO=Ring"),
     (f"export NCCL_ALGO=Ring\n{TORCHRUN}\nunset NCCL_ALGO", "1 8 NCCL_ALGO=Ring"),
     (f"{TORCHRUN}\nexport NCCL_ALGO=Ring", "1 8"),
+    (f'export NCCL_ALGO=Ring\nsrun -N 2 bash -c "{TORCHRUN}"\nexport NCCL_ALGO=Tree', "2 8 NCCL_ALGO=Ring"),
     (f"mpirun -np 8 --mca mca_base_env_list 'NCCL_ALGO=Ring;NCCL_PROTO=LL' {PYTHON}", "1 8 NCCL_ALGO=Ring NCCL_PROTO=LL"),
     (f"mpirun -np 8 -x NCCL_IB_HCA=a,b {PYTHON}", "1 8 NCCL_IB_HCA=a,b"),
     (f"#PBS -v NCCL_ALGO=Ring,NCCL_PROTO=LL\n{TORCHRUN}", "1 8 NCCL_ALGO=Ring NCCL_PROTO=LL"),
