@@ -137,20 +137,20 @@ bool hasParts(const Row &row, const AdaptedModel &model) {
 }
 
 bool has(const AdaptedModel &model, const Row &row, int64_t layer, bool hasExperts) {
-  const bool isConv = model.hasConv && model.hasConv(layer);
-  if (!isOf(row, model) || (isConv && row.where > Where::Conv && row.where < Where::Dense))
+  const bool isConv = model.hasConv && model.hasConv(layer), isLatent = !isConv && model.isLatent;
+  if (!isOf(row, model))
     return false;
   switch (row.where) {
   case Where::Conv:
     return isConv;
   case Where::Plain:
-    return !model.isLatent;
+    return !isConv && !isLatent;
   case Where::Latent:
-    return model.isLatent;
+    return isLatent;
   case Where::WholeQueries:
-    return model.isLatent && !model.compressesQueries;
+    return isLatent && !model.compressesQueries;
   case Where::LowQueries:
-    return model.isLatent && model.compressesQueries;
+    return isLatent && model.compressesQueries;
   case Where::Dense:
     return !hasExperts && model.hasDense;
   case Where::Experts:

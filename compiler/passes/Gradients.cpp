@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "compiler/passes/PlanNames.h"
 #include "runtime/base/Status.h"
@@ -19,8 +20,12 @@ void endGradient(Gradients &, const Op &) {}
 /// By op; null: only passes after the backward pass make it.
 constexpr std::array<Rule, plan::kOpCount> rulesOfOps() {
   std::array<Rule, plan::kOpCount> rules{};
-#define RULE(op) rules[static_cast<size_t>(OpKind::op)] = back##op;
-#define CONSTANT(op) rules[static_cast<size_t>(OpKind::op)] = endGradient;
+  auto add = [&](OpKind op, Rule rule) {
+    if (std::exchange(rules[static_cast<size_t>(op)], rule) != nullptr)
+      throw "an op of Ops.def has two rows in BackwardRules.def";
+  };
+#define RULE(op) add(OpKind::op, back##op);
+#define CONSTANT(op) add(OpKind::op, endGradient);
 #include "compiler/passes/BackwardRules.def"
   return rules;
 }

@@ -596,8 +596,8 @@ private:
         note(name, name + "=" + value.text);
       return std::pair(flags, machines);
     };
-    return llvm::none_of(launches, [&](const RanCommand *launch) {
-      return settingsOf(*launch) == settingsOf(command);
+    return llvm::none_of(launches, [&, own = settingsOf(command)](const RanCommand *launch) {
+      return settingsOf(*launch) == own;
     });
   }
 
@@ -631,19 +631,22 @@ private:
     std::vector<RanWord> launcher(words.begin(), words.begin() + program);
     const Exports exported = run_.exportedAt(command);
     readExported(exported);
-    std::vector<std::pair<std::string, RanWord>> variables = command.environment;
-    for (const auto &[name, value] : variables)
+    for (const auto &[name, value] : command.environment)
       readVariable(recipe_, name, value);
-    for (const auto &[name, value] : exported)
-      variables.insert(variables.begin(), {name, value.value_or(RanWord())});
     auto isTorchrun = [](const RanWord &word) {
       return llvm::StringRef(word.text).endswith("torchrun") ||
              word.text == "torch.distributed.run";
     };
-    if (llvm::any_of(launcher, isTorchrun)) // reads `PET_NNODES` as `--nnodes`
-      for (const auto &[name, value] : variables)
-        if (llvm::StringRef option = name; option.consume_front("PET_"))
-          machines_.read({{"torchrun", value.range}, {"--" + option.lower(), value.range}, value});
+    auto readTorchrun = [&](llvm::StringRef name, const RanWord &value) {
+      if (name.consume_front("PET_")) // reads `PET_NNODES` as `--nnodes`
+        machines_.read({{"torchrun", value.range}, {"--" + name.lower(), value.range}, value});
+    };
+    if (llvm::any_of(launcher, isTorchrun)) {
+      for (const auto &[name, value] : exported)
+        readTorchrun(name, value.value_or(RanWord()));
+      for (const auto &[name, value] : command.environment)
+        readTorchrun(name, value);
+    }
     machines_.read(launcher);
     words.erase(words.begin(), words.begin() + program);
     return words;

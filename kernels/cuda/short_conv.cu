@@ -190,15 +190,16 @@ void runConvBwd(const Call &call) {
   launchAddPartials(call, p.partials, static_cast<int>(grid.y), 1, p.cols * p.taps, targets);
 }
 
-template <const Kernel *kOracle, int kFilter> const char *accepts(const Call &call) {
+/// The filter is the operand before the documents, which are the last one.
+template <const Kernel *kOracle> const char *acceptsTaps(const Call &call) {
   const char *reason = acceptsAs<kOracle>(call);
-  return reason ? reason : cudaRefusal(CudaLimit::ShortConvTaps, call.in[kFilter].shape[1]);
+  return reason ? reason
+                : cudaRefusal(CudaLimit::ShortConvTaps, call.in[call.inCount - 2].shape[1]);
 }
 
 } // namespace
 
-const Kernel kShortConv = {"short_conv_cuda", runConv, accepts<&host::kShortConv, 1>};
-const Kernel kShortConvBwd = {"short_conv_bwd_cuda", runConvBwd, accepts<&host::kShortConvBwd, 2>,
-                              workspaceOf<Buffers>};
+SHARDC_KERNEL(ShortConv, acceptsTaps, runConv);
+SHARDC_KERNEL(ShortConvBwd, acceptsTaps, runConvBwd, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::cuda

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 
 namespace shardc::data {
 
@@ -10,5 +12,14 @@ inline constexpr int32_t kByteEndToken = 256;
 
 /// Number of tokens of the byte tokenizer. A model's vocabulary may be padded beyond it.
 inline constexpr int32_t kByteVocabSize = 257;
+
+/// The bytes of tokens. Others have none.
+inline std::string bytesOf(std::span<const int32_t> tokens) {
+  std::string bytes;
+  for (int32_t token : tokens)
+    if (token < kByteEndToken)
+      bytes += static_cast<char>(token);
+  return bytes;
+}
 
 } // namespace shardc::data

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -166,6 +167,25 @@ Result<std::vector<float>> Generator::scores(std::span<const plan::Plan> plans,
 
 namespace {
 
+Status checkTokens(std::span<const int32_t> tokens, const plan::Plan &plan) {
+  const int64_t vocabulary = plan.job.model.vocabSize;
+  if (tokens.empty())
+    return makeStatus(StatusCode::InvalidInput, "the prompt has no token");
+  for (int32_t token : tokens)
+    if (token < 0 || (vocabulary > 0 && token >= vocabulary))
+      return makeStatus(StatusCode::InvalidInput, "token {} is not in the vocabulary of {}", token,
+                        vocabulary);
+  return Status::ok();
+}
+
+Status checkLength(size_t tokens, const plan::Plan &plan) {
+  const int64_t most = plan.job.model.maxPositionEmbeddings;
+  if (most > 0 && std::cmp_greater(tokens, most))
+    return makeStatus(StatusCode::InvalidInput,
+                      "the text is longer than the {} positions that the model knows", most);
+  return Status::ok();
+}
+
 Generator::ScoredToken scoreOf(const std::vector<float> &scores, int32_t token) {
   const auto largest = static_cast<double>(*std::ranges::max_element(scores));
   const double own = static_cast<double>(scores[static_cast<size_t>(token)]);
@@ -179,12 +199,9 @@ Generator::ScoredToken scoreOf(const std::vector<float> &scores, int32_t token) 
 
 Result<std::vector<Generator::ScoredToken>> Generator::scoreAll(std::span<const plan::Plan> plans,
                                                                 std::span<const int32_t> tokens) {
-  if (tokens.empty())
-    return std::vector<ScoredToken>();
+  RETURN_IF_ERROR(checkTokens(tokens, plans.front()));
   std::span<const int32_t> given = tokens.first(tokens.size() - 1);
-  RETURN_IF_ERROR(checkTokens(tokens.last(1), plans.front()));
-  if (!given.empty())
-    RETURN_IF_ERROR(checkTokens(given, plans.front()));
+  RETURN_IF_ERROR(checkLength(given.size(), plans.front()));
   beginText();
   std::vector<ScoredToken> found;
   RETURN_IF_ERROR(
@@ -397,25 +414,11 @@ Result<std::vector<float>> Generator::scoresOf(const Op &loss, const Values &val
   return scores;
 }
 
-Status checkTokens(std::span<const int32_t> tokens, const plan::Plan &plan) {
-  const auto &model = plan.job.model;
-  if (tokens.empty())
-    return makeStatus(StatusCode::InvalidInput, "the prompt has no token");
-  for (int32_t token : tokens)
-    if (token < 0 || (model.vocabSize > 0 && token >= model.vocabSize))
-      return makeStatus(StatusCode::InvalidInput, "token {} is not in the vocabulary of {}", token,
-                        model.vocabSize);
-  if (model.maxPositionEmbeddings > 0 && std::ssize(tokens) > model.maxPositionEmbeddings)
-    return makeStatus(StatusCode::InvalidInput,
-                      "the text is longer than the {} positions that the model knows",
-                      model.maxPositionEmbeddings);
-  return Status::ok();
-}
-
 Result<std::vector<int32_t>> continueText(Generator &generator, std::span<const int32_t> prompt,
                                           const Continuation &how) {
   std::vector<int32_t> all(prompt.begin(), prompt.end()), made;
-  RETURN_IF_ERROR(checkTokens(all, how.plans.front()));
+  RETURN_IF_ERROR(checkTokens(prompt, how.plans.front()));
+  RETURN_IF_ERROR(checkLength(prompt.size(), how.plans.front()));
   generator.beginText();
   ASSIGN_OR_RETURN(std::vector<float> scores, generator.scores(how.plans, prompt));
   while (std::ssize(made) < how.tokensMax) {
@@ -431,7 +434,7 @@ Result<std::vector<int32_t>> continueText(Generator &generator, std::span<const 
     }
     if (isLast)
       break;
-    RETURN_IF_ERROR(checkTokens(all, how.plans.front()));
+    RETURN_IF_ERROR(checkLength(all.size(), how.plans.front()));
     ASSIGN_OR_RETURN(scores, generator.scores(how.plans, std::span(&made.back(), 1)));
   }
   return made;

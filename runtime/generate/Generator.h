@@ -114,8 +114,4 @@ struct Continuation {
 Result<std::vector<int32_t>> continueText(Generator &generator, std::span<const int32_t> prompt,
                                           const Continuation &how);
 
-/// InvalidInput if there are no tokens, one is not in the vocabulary, or the model knows fewer
-/// positions.
-Status checkTokens(std::span<const int32_t> tokens, const plan::Plan &plan);
-
 } // namespace shardc::generate

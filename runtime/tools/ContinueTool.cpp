@@ -106,18 +106,12 @@ public:
   }
 
 private:
-  /// Bytes of characters beyond ASCII wait for the next one of ASCII. Other tokens have no text.
-  static std::string bytesOf(const std::vector<int32_t> &tokens, bool isLast) {
+  /// Bytes of characters beyond ASCII wait for the next one of ASCII.
+  static std::string bytesOf(std::span<const int32_t> tokens, bool isLast) {
     constexpr int32_t kAsciiMax = 127;
-    std::string text;
-    size_t whole = 0;
-    for (int32_t token : tokens) {
-      if (token < data::kByteEndToken)
-        text += static_cast<char>(token);
-      whole = isLast || token <= kAsciiMax ? text.size() : whole;
-    }
-    text.resize(whole);
-    return text;
+    while (!isLast && !tokens.empty() && tokens.back() > kAsciiMax)
+      tokens = tokens.first(tokens.size() - 1);
+    return data::bytesOf(tokens);
   }
 
   std::optional<tokenize::RowProcess> process_;
@@ -135,17 +129,13 @@ public:
     if (settings_.isLines && settings_.stops.empty() && !isLast)
       return true;
     ASSIGN_OR_RETURN(text_, detokenizer_.textOf(tokens, isLast));
-    size_t end = std::string::npos, shown = text_.size();
+    size_t end = std::string::npos;
     for (const std::string &stop : settings_.stops)
       end = std::min(end, text_.find(stop));
     isStopped_ = end != std::string::npos;
-    text_.resize(std::min(end, shown));
-    shown = text_.size();
-    if (!isLast && !isStopped_) // what may become a stop waits
-      for (const std::string &stop : settings_.stops)
-        for (size_t part = std::min(stop.size() - 1, text_.size()); part > 0; --part)
-          if (text_.ends_with(std::string_view(stop).substr(0, part)))
-            shown = std::min(shown, text_.size() - part);
+    if (isStopped_)
+      text_.resize(end);
+    const size_t shown = text_.size() - (isLast || isStopped_ ? 0 : heldBack());
     if (!settings_.isLines && shown > printed_) {
       printOut("{}",
                plan::printableLines(std::string_view(text_).substr(printed_, shown - printed_)));
@@ -176,6 +166,16 @@ public:
   }
 
 private:
+  /// The bytes at the end of the text that may become a stop.
+  size_t heldBack() const {
+    size_t most = 0;
+    for (const std::string &stop : settings_.stops)
+      for (size_t part = most + 1; part < stop.size(); ++part)
+        if (text_.ends_with(std::string_view(stop).substr(0, part)))
+          most = part;
+    return most;
+  }
+
   const Settings &settings_;
   Detokenizer &detokenizer_;
   std::string text_;
@@ -216,8 +216,7 @@ Result<LoadedModel> load(const RunToolOptions &options, const BackendEntry &entr
   model.session = entry.beginSession(plan, options, sink);
   ASSIGN_OR_RETURN(model.backend, model.session->makeBackend(nullptr));
   ASSIGN_OR_RETURN(model.generator, generate::Generator::create(*model.backend, entry.findKernel));
-  ASSIGN_OR_RETURN(auto weights,
-                   checkpoint::WeightSources::open(settings.weights, plan, options.console.sink()));
+  ASSIGN_OR_RETURN(auto weights, checkpoint::WeightSources::open(settings.weights, plan, sink));
   constexpr int kThreadsMax = 8; // more are not faster where they share memory and files
   const int threads = std::min(static_cast<int>(std::thread::hardware_concurrency()), kThreadsMax);
   RETURN_IF_ERROR(model.generator->load(
@@ -236,13 +235,14 @@ Status scoreRow(generate::Generator &generator, const Settings::Row &row,
   nlohmann::json line = row.shown;
   double sum = 0;
   bool isLikeliest = true;
-  for (size_t i = std::max<size_t>(row.given, 1); i <= scored.size(); ++i) {
+  const size_t first = std::max<size_t>(row.given, 1); // nothing is before the first token
+  for (size_t i = first; i < row.tokens.size(); ++i) {
     sum += scored[i - 1].logProbability;
     isLikeliest &= scored[i - 1].isLikeliest;
   }
   line["log_probability"] = sum;
   line["is_likeliest"] = isLikeliest;
-  line["tokens"] = row.tokens.size() - std::max<size_t>(row.given, 1);
+  line["tokens"] = row.tokens.size() - first;
   printOut("{}\n", toText(line, -1, /*isAscii=*/true));
   return Status::ok();
 }
@@ -255,7 +255,11 @@ Status speak(const RunToolOptions &options, const BackendEntry &entry, const Set
   double reading = 0, speaking = 0; // prompts with the first token; later tokens
   size_t read = 0, spoken = 0;
   for (const Settings::Row &row : settings.rows) {
-    for (int64_t sample = 0; sample < settings.samples && !settings.scores; ++sample) {
+    if (settings.scores) {
+      RETURN_IF_ERROR(scoreRow(*model.generator, row, plans));
+      continue;
+    }
+    for (int64_t sample = 0; sample < settings.samples; ++sample) {
       const Clock::time_point begin = Clock::now();
       double first = 0;
       Answer answer(settings, detokenizer);
@@ -277,8 +281,6 @@ Status speak(const RunToolOptions &options, const BackendEntry &entry, const Set
       read += row.tokens.size();
       spoken += std::max<size_t>(made.size(), 1) - 1;
     }
-    if (settings.scores)
-      RETURN_IF_ERROR(scoreRow(*model.generator, row, plans));
   }
   if (options.timings && spoken > 0)
     printError("loading {:.2f} s, prompt of {} tokens {:.3f} s, then {:.2f} tokens/s\n",

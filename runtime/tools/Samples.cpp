@@ -96,13 +96,8 @@ Result<std::vector<std::string>> Samples::textsOf(std::span<const std::vector<in
   if (process_)
     return process_->textsOf(lists);
   std::vector<std::string> texts;
-  for (const std::vector<int32_t> &tokens : lists) {
-    std::string bytes;
-    for (int32_t token : tokens)
-      if (token < data::kByteEndToken)
-        bytes += static_cast<char>(token);
-    texts.push_back(textOf(bytes));
-  }
+  for (const std::vector<int32_t> &tokens : lists)
+    texts.push_back(textOf(data::bytesOf(tokens)));
   return texts;
 }
 
