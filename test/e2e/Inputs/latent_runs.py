@@ -20,7 +20,7 @@ import context_runs
 from compare_runs import FULL, LONG, STRATEGIES, compare_orders, run_check, strategy_settings
 from hybrid_runs import compare, compare_layouts, with_gradients
 from matrix import name_of, pairs_of
-from pipeline_runs import SCHEDULES
+from pipeline_runs import SCHEDULES, has_order
 from tensor_runs import pieces
 
 ROWS, ROWS_LONG = 5, 80
@@ -83,7 +83,7 @@ def is_valid(row):
         return False
     if stages == 1 and row["schedule"] != "1f1b":
         return False
-    if row["schedule"] == "interleaved" and row["microbatches"] < 2:
+    if not has_order(row["schedule"], stages, row["microbatches"], stages):
         return False
     return tensor * context * stages * row["data"] <= RANKS_MAX
 

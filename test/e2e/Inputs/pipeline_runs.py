@@ -50,6 +50,13 @@ AXES = {
 }
 
 
+def has_order(schedule, stages, microbatches, group):
+    """Whether a schedule orders so many microbatches, of which chunks take turns with a group."""
+    if schedule == "interleaved":
+        return microbatches <= group or not 0 < microbatches % group < stages
+    return schedule != "dual_pipe_v" or microbatches >= 2 * stages
+
+
 def is_valid(row):
     if row["instances"] > 1 and (row["data"] < 2 or row["strategy"] == "no_shard"):
         return False
@@ -60,12 +67,8 @@ def is_valid(row):
     stages, microbatches, group = row["stages"], row["microbatches"], row["group"]
     if group > 0 and (row["schedule"] != "interleaved" or not stages <= group <= microbatches):
         return False
-    group = group or stages
-    if row["schedule"] == "interleaved" and microbatches > group and 0 < microbatches % group < stages:
-        return False
-    if row["schedule"] == "dual_pipe_v" and microbatches < 2 * stages:
-        return False
-    return row["stages"] * row["data"] * row["tensor"] * row["context"] <= 8
+    return has_order(row["schedule"], stages, microbatches, group or stages) and \
+        row["stages"] * row["data"] * row["tensor"] * row["context"] <= 8
 
 
 CHUNKED = ("interleaved", "zb_v", "dual_pipe_v", "looped_bfs")
