@@ -14,17 +14,20 @@
 namespace shardc::run {
 namespace {
 
-double numberOf(double value) { return value; }
-template <typename T> double numberOf(T value) { return toFloat(value); }
-
-template <typename T>
-int64_t findIn(const void *data, int64_t begin, int64_t end, bool takesMinusInfinity) {
-  const T *values = static_cast<const T *>(data);
-  for (int64_t i = begin; i < end; ++i)
-    if (double value = numberOf(values[i]);
-        !std::isfinite(value) && !(takesMinusInfinity && value < 0))
-      return i;
-  return -1;
+/// The element as a double; 0 for integers.
+double numberAt(DType type, const void *data, int64_t index) {
+  switch (type) {
+  case DType::F64:
+    return static_cast<const double *>(data)[index];
+  case DType::F32:
+    return static_cast<const float *>(data)[index];
+  case DType::BF16:
+    return toFloat(static_cast<const BF16 *>(data)[index]);
+  case DType::F16:
+    return toFloat(static_cast<const F16 *>(data)[index]);
+  default:
+    return 0;
+  }
 }
 
 std::string spell(double value) {
@@ -60,33 +63,15 @@ bool mayHoldMinusInfinity(const plan::Segment &segment, plan::ValueId id) {
 
 int64_t findNonFinite(DType type, const void *data, int64_t begin, int64_t end,
                       bool takesMinusInfinity) {
-  switch (type) {
-  case DType::F64:
-    return findIn<double>(data, begin, end, takesMinusInfinity);
-  case DType::F32:
-    return findIn<float>(data, begin, end, takesMinusInfinity);
-  case DType::BF16:
-    return findIn<BF16>(data, begin, end, takesMinusInfinity);
-  case DType::F16:
-    return findIn<F16>(data, begin, end, takesMinusInfinity);
-  default:
-    return -1;
-  }
+  for (int64_t i = begin; i < end; ++i)
+    if (double value = numberAt(type, data, i);
+        !std::isfinite(value) && !(takesMinusInfinity && value < 0))
+      return i;
+  return -1;
 }
 
 std::string elementText(DType type, const void *data, int64_t index) {
-  switch (type) {
-  case DType::F64:
-    return spell(static_cast<const double *>(data)[index]);
-  case DType::F32:
-    return spell(static_cast<const float *>(data)[index]);
-  case DType::BF16:
-    return spell(toFloat(static_cast<const BF16 *>(data)[index]));
-  case DType::F16:
-    return spell(toFloat(static_cast<const F16 *>(data)[index]));
-  default:
-    return "?";
-  }
+  return spell(numberAt(type, data, index));
 }
 
 Status NonFiniteFinder::beforeSegment(const Position &position) {

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/host/Convert.h"
 #include "runtime/base/DType.h"
 
 namespace shardc::host {
@@ -17,53 +18,26 @@ using hal::Collective;
 using hal::CollectiveKind;
 using Members = std::span<const Collective *const>;
 
+using kernels::Tensor;
+
 /// Elements per block of a sum, so that the sum stays in the first-level cache.
 constexpr int64_t kBlock = 1024;
 
-template <typename In>
-void addBlock(float *sum, const void *from, int64_t begin, int64_t n, bool first) {
-  const In *in = static_cast<const In *>(from) + begin;
-  if (first)
-    for (int64_t i = 0; i < n; ++i)
-      sum[i] = toFloat(in[i]);
-  else
-    for (int64_t i = 0; i < n; ++i)
-      sum[i] += toFloat(in[i]);
+Tensor operandOf(const Collective &member) {
+  return {.data = const_cast<void *>(member.in), .dtype = member.inType};
 }
-
-void addBlock(DType type, float *sum, const void *from, int64_t begin, int64_t n, bool first) {
-  if (type == DType::BF16)
-    addBlock<BF16>(sum, from, begin, n, first);
-  else if (type == DType::F16)
-    addBlock<F16>(sum, from, begin, n, first);
-  else
-    addBlock<float>(sum, from, begin, n, first);
-}
-
-template <typename Out>
-void storeBlock(const float *sum, void *to, int64_t begin, int64_t n, bool accumulate) {
-  Out *out = static_cast<Out *>(to) + begin;
-  if (accumulate)
-    for (int64_t i = 0; i < n; ++i)
-      out[i] = fromFloat<Out>(toFloat(out[i]) + sum[i]);
-  else
-    for (int64_t i = 0; i < n; ++i)
-      out[i] = fromFloat<Out>(sum[i]);
-}
-
-void storeBlock(DType type, const float *sum, void *to, int64_t begin, int64_t n, bool accumulate) {
-  if (type == DType::BF16)
-    storeBlock<BF16>(sum, to, begin, n, accumulate);
-  else if (type == DType::F16)
-    storeBlock<F16>(sum, to, begin, n, accumulate);
-  else
-    storeBlock<float>(sum, to, begin, n, accumulate);
+Tensor resultOf(const Collective &member) {
+  return {.data = member.out, .dtype = member.outType, .accumulate = member.accumulate};
 }
 
 /// Sums elements [begin, begin+n) of all members in rank order into `sum`.
 void sumBlock(Members members, int64_t begin, int64_t n, float *sum) {
-  for (size_t m = 0; m < members.size(); ++m)
-    addBlock(members[m]->inType, sum, members[m]->in, begin, n, m == 0);
+  float buffer[kBlock];
+  for (size_t m = 0; m < members.size(); ++m) {
+    const float *values = kernels::host::readF32(operandOf(*members[m]), begin, n, buffer);
+    for (int64_t i = 0; i < n; ++i)
+      sum[i] = m == 0 ? values[i] : sum[i] + values[i];
+  }
   if (members[0]->average) {
     float size = static_cast<float>(members.size());
     for (int64_t i = 0; i < n; ++i)
@@ -87,21 +61,15 @@ void gatherPart(Members members, int part) {
       std::memcpy(out + bytes * m, members[m]->in, static_cast<size_t>(bytes));
 }
 
-template <typename T> double squaresIn(const Collective &mine) {
-  const T *out = static_cast<const T *>(mine.out);
+double squaresOf(const Collective &mine) {
   double sum = 0;
+  float value;
   for (const ElementRange &range : mine.valid)
     for (int64_t i = range.begin; i < range.end; ++i) {
-      double value = toFloat(out[i]);
-      sum += value * value;
+      double each = *kernels::host::readF32(resultOf(mine), i, 1, &value);
+      sum += each * each;
     }
   return sum;
-}
-
-double squaresOf(const Collective &mine) {
-  return mine.outType == DType::BF16  ? squaresIn<BF16>(mine)
-         : mine.outType == DType::F16 ? squaresIn<F16>(mine)
-                                      : squaresIn<float>(mine);
 }
 
 /// Sums the part of one member: elements [count · part, count · (part + 1)) of every member's
@@ -119,7 +87,7 @@ void reduceScatterPart(Members members, int part) {
   for (int64_t at = 0; at < mine.count; at += kBlock) {
     int64_t n = std::min(kBlock, mine.count - at);
     sumBlock(members, begin + at, n, sum);
-    storeBlock(mine.outType, sum, mine.out, at, n, mine.accumulate);
+    kernels::host::writeF32(resultOf(mine), at, n, sum);
   }
   if (mine.squares)
     *mine.squares = squaresOf(mine);
@@ -143,7 +111,7 @@ void allReducePart(Members members, int part) {
     int64_t n = std::min(kBlock, end - at);
     sumBlock(members, at, n, sum);
     for (const Collective *member : members)
-      storeBlock(member->outType, sum, member->out, at, n, false);
+      kernels::host::writeF32(resultOf(*member), at, n, sum);
   }
 }
 
@@ -193,6 +161,8 @@ void allReduceMaxPart(Members members, int part) {
     maxPart<double>(members, begin, end);
   else if (members[0]->inType == DType::BF16)
     maxPart<BF16>(members, begin, end);
+  else if (members[0]->inType == DType::F16)
+    maxPart<F16>(members, begin, end);
   else
     maxPart<float>(members, begin, end);
 }
