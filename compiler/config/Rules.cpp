@@ -108,13 +108,6 @@ llvm::StringRef stepName(Step step) {
   return kNames[static_cast<size_t>(step)];
 }
 
-std::optional<Step> findStep(llvm::StringRef name) {
-  for (Step step : {Step::Resolve, Step::Defaults, Step::Adjust, Step::Validate})
-    if (stepName(step) == name)
-      return step;
-  return std::nullopt;
-}
-
 std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, BufferId recipe,
                                  const LoadOptions &options,
                                  const std::function<void(Step, const Config &)> &after) {

@@ -55,8 +55,6 @@ enum class Step : uint8_t { Resolve, Defaults, Adjust, Validate };
 
 /// The name of a step: `resolve`, `defaults`, `adjust` or `validate`.
 llvm::StringRef stepName(Step step);
-/// The step with this name; nothing if there is none.
-std::optional<Step> findStep(llvm::StringRef name);
 
 /// Registers the groups of the rule table for the engine's -W flags. Must be called before flags
 /// are applied.

@@ -1,10 +1,11 @@
 #include "compiler/model/Freeze.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include <fmt/format.h>
+
+#include "runtime/base/ParseNumber.h"
 
 namespace shardc::model {
 namespace {
@@ -14,13 +15,6 @@ std::optional<ParamKind> findKind(std::string_view word) {
   if (found == std::end(kParamKinds))
     return std::nullopt;
   return static_cast<ParamKind>(found - kParamKinds);
-}
-
-std::optional<int64_t> numberOf(std::string_view text) {
-  int64_t number = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  bool isNumber = error == std::errc() && end == text.data() + text.size() && number >= 0;
-  return isNumber ? std::optional(number) : std::nullopt;
 }
 
 /// Removes the text up to the next dot, and returns it.
@@ -34,9 +28,9 @@ std::string_view takeWord(std::string_view &text) {
 /// Parses `3` or `0-11`. Returns false for any other text.
 bool readRange(std::string_view text, Frozen::Entry &entry) {
   size_t dash = text.find('-');
-  std::optional<int64_t> first = numberOf(text.substr(0, dash));
+  std::optional<int64_t> first = parseCount(text.substr(0, dash));
   std::optional<int64_t> last =
-      dash == std::string_view::npos ? first : numberOf(text.substr(dash + 1));
+      dash == std::string_view::npos ? first : parseCount(text.substr(dash + 1));
   if (!first || !last || *last < *first)
     return false;
   entry.first = *first, entry.last = *last;

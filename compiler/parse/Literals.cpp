@@ -1,11 +1,11 @@
 #include "compiler/parse/Literals.h"
 
-#include <charconv>
 #include <limits>
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Suggest.h"
 #include "compiler/basic/Utf8.h"
+#include "runtime/base/ParseNumber.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/ConvertUTF.h"
 
@@ -147,11 +147,6 @@ NumberLiteral decodeScaled(const Parts &parts, const Unit &unit) {
   return literal;
 }
 
-template <typename T> bool fromChars(const std::string &text, T &out) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 } // namespace
 
 /// Interprets a number literal. A fault comes with a replacement if the meaning is obvious, such as
@@ -178,7 +173,7 @@ NumberLiteral decodeNumber(llvm::StringRef text) {
   // The only other malformed number that the grammar accepts has two signs in its exponent.
   if (parts.exponent.count('+') + parts.exponent.count('-') > 1)
     return failed(NumberFault::Malformed);
-  if (!(isFloat ? fromChars(digits, literal.real) : fromChars(digits, literal.integer)))
+  if (!(isFloat ? parseNumber(digits, literal.real) : parseNumber(digits, literal.integer)))
     return failed(NumberFault::OutOfRange);
   return literal;
 }

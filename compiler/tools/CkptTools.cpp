@@ -1,7 +1,6 @@
 #include "compiler/tools/CkptTools.h"
 
 #include <algorithm>
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include "runtime/base/Crc32.h"
 #include "runtime/base/Launcher.h"
 #include "runtime/base/Output.h"
+#include "runtime/base/ParseNumber.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/FileOps.h"
@@ -55,16 +55,9 @@ std::string jobOf(const Environment &environment, const LauncherVariables &launc
   return fmt::format("{:08x}", crc32(0, text.data(), text.size()));
 }
 
-std::optional<int64_t> numberOf(std::string_view text) {
-  int64_t value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  bool isWhole = error == std::errc() && end == text.data() + text.size() && !text.empty();
-  return isWhole && value >= 0 ? std::optional(value) : std::nullopt;
-}
-
 /// The iteration in a folder's name such as `iter_0000100`.
 std::optional<int64_t> iterationInName(const std::string &name) {
-  return name.starts_with("iter_") ? numberOf(std::string_view(name).substr(5)) : std::nullopt;
+  return name.starts_with("iter_") ? parseCount(std::string_view(name).substr(5)) : std::nullopt;
 }
 
 fs::path withoutTrailingSlash(const std::string &text) {
@@ -153,7 +146,7 @@ Result<SaveTarget> outputTarget(const std::string &out, int64_t iteration) {
   RETURN_IF_ERROR(checkpoint::checkSaveRoot(target.root));
   Result<std::optional<checkpoint::SavedIteration>> latest =
       checkpoint::latestIteration(target.root);
-  std::optional<int64_t> own = numberOf(target.trackerText);
+  std::optional<int64_t> own = parseCount(target.trackerText);
   if (own && latest.isOk() && *latest && (*latest)->iteration > *own)
     target.trackerText.clear();
   target.observers = ckptObservers();

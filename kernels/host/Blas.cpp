@@ -3,7 +3,6 @@
 // since a wrong one ends the process.
 #include "kernels/host/Blas.h"
 
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +13,8 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "runtime/base/ParseNumber.h"
 
 namespace shardc::kernels::host {
 namespace {
@@ -54,10 +55,8 @@ const rntm_t &runtimeOfAll() {
 std::string refusalOf(const char *set) {
   if (!set)
     return "";
-  const char *end = set + std::strlen(set);
   int64_t number = 0;
-  auto [at, error] = std::from_chars(set, end, number);
-  if (at != end || error != std::errc())
+  if (!parseNumber(set, number))
     return fmt::format("BLIS_ARCH_TYPE = '{}' is not a number", set);
   pid_t child = ::fork();
   if (child == 0)

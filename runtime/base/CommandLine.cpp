@@ -1,6 +1,5 @@
 #include "runtime/base/CommandLine.h"
 
-#include <charconv>
 #include <cstdio>
 #include <deque>
 #include <limits>
@@ -12,6 +11,7 @@
 #include "runtime/base/EditDistance.h"
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Output.h"
+#include "runtime/base/ParseNumber.h"
 
 namespace shardc::cli {
 
@@ -32,21 +32,14 @@ struct Command::State {
 
 namespace {
 
-std::optional<int64_t> wholeNumber(const std::string &text) {
-  int64_t value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  bool isWhole = error == std::errc() && end == text.data() + text.size();
-  return isWhole ? std::optional(value) : std::nullopt;
-}
-
 /// CLI11's own range validators would print all 309 digits of a missing limit.
 CLI::Validator inRange(int64_t least, int64_t most, std::string_view name) {
   bool isOpen = most == std::numeric_limits<int64_t>::max();
   std::string range = isOpen ? "at least " + std::to_string(least)
                              : std::to_string(least) + " to " + std::to_string(most);
   auto problem = [=](const std::string &text) {
-    std::optional<int64_t> value = wholeNumber(text);
-    return value && *value >= least && *value <= most
+    int64_t value = 0;
+    return parseNumber(text, value) && value >= least && value <= most
                ? std::string()
                : "needs a whole number of " + range + "; found '" + text + "'";
   };

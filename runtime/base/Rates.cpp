@@ -1,10 +1,10 @@
 #include "runtime/base/Rates.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "runtime/base/Json.h"
+#include "runtime/base/ParseNumber.h"
 #include "runtime/base/Status.h"
 
 namespace shardc {
@@ -273,20 +273,16 @@ std::optional<Rate> Rate::ofWords(std::string_view words) {
   std::optional<RateKind> kind = findKind(parts[0]);
   if (!kind || parts.size() != 4 + infoOf(*kind).sizes.size())
     return std::nullopt;
-  auto read = [](std::string_view text, auto &value) {
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    return error == std::errc() && end == text.data() + text.size();
-  };
   std::optional<DType> dtype = parseDType(parts[2]);
   Rate rate;
-  if (!dtype || !isOneOf(infoOf(*kind).ops, parts[1]) || !read(parts.back(), rate.seconds) ||
+  if (!dtype || !isOneOf(infoOf(*kind).ops, parts[1]) || !parseNumber(parts.back(), rate.seconds) ||
       !(rate.seconds > 0) || rate.seconds > kSecondsMax)
     return std::nullopt;
   rate.kind = *kind;
   rate.op = parts[1];
   rate.dtype = *dtype;
   for (size_t i = 0; i < infoOf(*kind).sizes.size(); ++i)
-    if (!read(parts[3 + i], rate.sizes[i]) || rate.sizes[i] < 1 || rate.sizes[i] > kSizeMax)
+    if (!parseNumber(parts[3 + i], rate.sizes[i]) || rate.sizes[i] < 1 || rate.sizes[i] > kSizeMax)
       return std::nullopt;
   bool isGroup =
       *kind != RateKind::Collective || (rate.sizes[0] > 1 && rate.sizes[1] <= rate.sizes[0]);

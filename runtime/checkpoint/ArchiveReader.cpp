@@ -1,11 +1,11 @@
 // Reads torch's zip archives: the directory at the end of an archive, including zip64, and the
 // records.
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <unordered_set>
 
 #include "runtime/base/Crc32.h"
+#include "runtime/base/ParseNumber.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/TorchArchive.h"
 
@@ -212,8 +212,7 @@ Status checkRequired(const ArchiveReader &archive) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r'))
     text.remove_suffix(1);
   int number = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > 10)
+  if (!parseNumber(text, number) || number < 1 || number > 10)
     return archiveError("version '{}'; versions 1 to 10 are supported", text.substr(0, 20));
   const ArchiveEntry *order = archive.find("byteorder");
   if (order != nullptr && entryText(*order) != "little")

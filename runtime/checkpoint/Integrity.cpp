@@ -1,11 +1,11 @@
 #include "runtime/checkpoint/Integrity.h"
 
 #include <algorithm>
-#include <charconv>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "runtime/base/Crc32.h"
+#include "runtime/base/ParseNumber.h"
 #include "runtime/base/Philox.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/DcpMetadata.h"
@@ -22,11 +22,6 @@ std::string saveIdOf(uint64_t hash) {
   uint64_t second = hashName(fmt::format("save {}", hash));
   return fmt::format("{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}", hash >> 32, (hash >> 16) & 0xffff,
                      hash & 0xfff, second >> 52, second & 0xffffffffffff);
-}
-
-template <typename T> bool parseNumber(std::string_view text, T &value, int base) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  return error == std::errc() && end == text.data() + text.size();
 }
 
 /// Removes and returns the text up to the separator, or the whole text if there is none.

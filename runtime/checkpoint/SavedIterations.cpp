@@ -1,11 +1,11 @@
 // The folders of a run's checkpoints: which are complete, which one is the newest, and which may be
 // removed.
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <filesystem>
 
 #include "runtime/base/Io.h"
+#include "runtime/base/ParseNumber.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
@@ -19,13 +19,6 @@ namespace {
 
 constexpr std::chrono::hours kMeetingEnds{1}; ///< much more than machines' clocks differ
 constexpr const char *kLatestTrainState = "latest_train_state.pt"; ///< of Megatron-Bridge
-
-std::optional<int64_t> parseIteration(std::string_view text) {
-  int64_t value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  bool isWhole = error == std::errc() && end == text.data() + text.size();
-  return isWhole && value >= 0 ? std::optional(value) : std::nullopt;
-}
 
 /// The names in a folder, sorted; empty if the folder does not exist.
 std::vector<std::string> namesIn(const std::string &root) {
@@ -69,7 +62,7 @@ Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) 
   SavedIteration saved;
   if (word == "release") {
     saved.folder = root + "/release";
-  } else if (std::optional<int64_t> iteration = parseIteration(word)) {
+  } else if (std::optional<int64_t> iteration = parseCount(word)) {
     saved = {*iteration, fmt::format("{}/iter_{:07}", root, *iteration)};
   } else {
     return makeStatus(report::CheckpointDamaged,
@@ -89,7 +82,7 @@ Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) 
 } // namespace
 
 std::optional<int64_t> iterationOf(std::string_view name) {
-  return name.starts_with("iter_") ? parseIteration(name.substr(5)) : std::nullopt;
+  return name.starts_with("iter_") ? parseCount(name.substr(5)) : std::nullopt;
 }
 
 bool isCheckpointName(std::string_view name) { return name == "release" || iterationOf(name); }

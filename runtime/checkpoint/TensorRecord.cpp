@@ -136,8 +136,6 @@ bool isDense(ShapeView extents, ShapeView strides) {
   return true;
 }
 
-bool TensorView::isContiguous() const { return isDense(shape, strides); }
-
 Result<TensorView> tensorOf(const ArchiveReader &archive, const PyGraph &graph, PyId id) {
   if (graph.isObjectOf(id, "torch._utils", "_rebuild_parameter")) {
     PyId args = graph.object(id).args;

@@ -23,7 +23,6 @@ struct TensorView {
   const ArchiveEntry *entry = nullptr; ///< the storage's entry in the ArchiveReader
 
   const uint8_t *origin() const { return storage.data() + storageOffset * elementBits(type) / 8; }
-  bool isContiguous() const;
 };
 
 /// The tensor in an archive's `data.pkl`; InvalidInput if that is anything else.

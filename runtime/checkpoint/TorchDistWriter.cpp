@@ -1,8 +1,8 @@
 // Names tensors and states in the torch_dist format, and stacks layers and experts in them.
 #include <algorithm>
-#include <charconv>
 #include <tuple>
 
+#include "runtime/base/ParseNumber.h"
 #include "runtime/checkpoint/TorchDist.h"
 
 namespace shardc::checkpoint {
@@ -28,13 +28,6 @@ std::string_view stateName(StoredPart part, bool isDistributed) {
   return "";
 }
 
-std::optional<int64_t> numberOf(std::string_view text) {
-  int64_t value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  bool isWhole = error == std::errc() && end == text.data() + text.size() && !text.empty();
-  return isWhole && value >= 0 ? std::optional(value) : std::nullopt;
-}
-
 /// Stacks a slice: adds a leading dimension of size `extent` to the tensor, in which the slice has
 /// index `at`.
 Status stack(TensorSlice &slice, int64_t at, int64_t extent) {
@@ -53,7 +46,7 @@ Status stackExpert(TensorSlice &slice, int64_t experts) {
   if (at == std::string::npos)
     return Status::ok();
   size_t digits = slice.name.find_last_not_of("0123456789") + 1;
-  std::optional<int64_t> expert = numberOf(std::string_view(slice.name).substr(digits));
+  std::optional<int64_t> expert = parseCount(std::string_view(slice.name).substr(digits));
   if (!expert)
     return makeStatus(StatusCode::InvalidInput, "'{}' does not contain the number of its expert",
                       slice.name);
@@ -77,7 +70,7 @@ std::optional<LayerName> layerNameOf(const std::string &name) {
   size_t begin = at + kLayers.size(), end = name.find('.', begin);
   if (end == std::string::npos)
     return std::nullopt;
-  std::optional<int64_t> layer = numberOf(std::string_view(name).substr(begin, end - begin));
+  std::optional<int64_t> layer = parseCount(std::string_view(name).substr(begin, end - begin));
   return layer ? std::optional(LayerName{name.substr(0, at), name.substr(end + 1), *layer})
                : std::nullopt;
 }
@@ -110,7 +103,7 @@ TorchDistLayout torchDistLayout(std::span<const ParamForm> params, bool numbered
     if (std::optional<LayerName> parts = layerNameOf(param.name))
       blocks[parts->block][parts->layer][parts->rest] = {param.shape, param.type, param.isTrained};
     size_t digits = param.name.find_last_not_of("0123456789") + 1;
-    std::optional<int64_t> expert = numberOf(std::string_view(param.name).substr(digits));
+    std::optional<int64_t> expert = parseCount(std::string_view(param.name).substr(digits));
     if (expert && param.name.find(kExperts) != std::string::npos)
       layout.experts = std::max(layout.experts, *expert + 1);
   }

@@ -3,17 +3,16 @@
 #include "runtime/data/Blend.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
+#include "runtime/base/ParseNumber.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::data {
 namespace {
 
 bool parseNumber(std::string_view text, double &value) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
+  return shardc::parseNumber(text, value) && std::isfinite(value);
 }
 
 std::string_view trim(std::string_view text) {

@@ -139,11 +139,6 @@ Result<std::vector<std::string>> Peers::allGatherLong(std::string_view what,
   return whole;
 }
 
-Result<std::string> Peers::broadcast(std::string_view what, int root, std::string_view bytes) {
-  ASSIGN_OR_RETURN(auto parts, exchange(what, {}, rank() == root ? bytes : "", Fold::First));
-  return std::move(parts.front());
-}
-
 Status Peers::barrier(std::string_view what) {
   return exchange(what, {}, "", Fold::First).status();
 }

@@ -79,8 +79,6 @@ public:
   /// Reports at once why this rank cannot continue, since its cleanup may take long.
   virtual void reportFailure(const Status &) {}
 
-  /// Returns the bytes of rank `root` on all ranks. The bytes that other ranks pass are ignored.
-  Result<std::string> broadcast(std::string_view what, int root, std::string_view bytes);
   /// Returns once all ranks have called it.
   Status barrier(std::string_view what);
   /// Ok if every rank's status is ok; otherwise the status of the lowest rank that is not.

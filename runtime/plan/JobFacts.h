@@ -3,12 +3,12 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/ParseNumber.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Plan.h"
 
@@ -94,8 +94,7 @@ inline std::optional<std::vector<int64_t>> skippedSteps(const Job &job) {
   std::vector<int64_t> steps;
   for (std::string_view text : job.train.iterationsToSkip) {
     int64_t step = 0;
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
-    if (error != std::errc() || end != text.data() + text.size())
+    if (!parseNumber(text, step))
       return std::nullopt;
     steps.push_back(step);
   }

@@ -1,9 +1,9 @@
 // Parses the description of a fault. InjectedFault.cpp causes it.
 #include "runtime/run/Fault.h"
 
-#include <charconv>
 #include <string>
 
+#include "runtime/base/ParseNumber.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::run {
@@ -35,11 +35,6 @@ constexpr MomentName kMoments[] = {{FaultMoment::Collective, "/collective"},
                                    {FaultMoment::Evaluation, "/evaluation"},
                                    {FaultMoment::Save, "/save"}};
 
-bool readNumber(std::string_view text, auto &number) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 } // namespace
 
 /// Reads the parts from the end, since each is optional: suffix, moment, step, rank. The whole text
@@ -66,9 +61,9 @@ Result<Fault> Fault::parse(std::string_view text) {
         (colon != std::string_view::npos) == row.isOfStep)
       fault.kind = row.kind;
   bool hasRank = fault.kind != FaultKind::Nothing &&
-                 readNumber(text.substr(at + 1, colon - at - 1), fault.rank) && fault.rank >= 0;
+                 parseNumber(text.substr(at + 1, colon - at - 1), fault.rank) && fault.rank >= 0;
   bool hasStep = colon == std::string_view::npos ||
-                 (readNumber(text.substr(colon + 1), fault.step) && fault.step >= 1);
+                 (parseNumber(text.substr(colon + 1), fault.step) && fault.step >= 1);
   bool hasMoment = fault.moment == FaultMoment::Begin || colon != std::string_view::npos;
   if (!hasRank || !hasStep || !hasMoment)
     return makeStatus(report::FaultRefused, whole, kindsText());

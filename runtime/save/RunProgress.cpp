@@ -3,11 +3,11 @@
 #include "runtime/save/RunProgress.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 
 #include "runtime/base/Json.h"
+#include "runtime/base/ParseNumber.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Optimizers.h"
@@ -23,14 +23,11 @@ using checkpoint::PlainValue;
 
 /// An item of a list. Plans store items as text; numbers are converted.
 PlainValue plainItem(const std::string &text) {
-  const char *end = text.data() + text.size();
   int64_t whole = 0;
-  if (auto [at, error] = std::from_chars(text.data(), end, whole);
-      at == end && error == std::errc())
+  if (parseNumber(text, whole))
     return whole;
   double number = 0;
-  if (auto [at, error] = std::from_chars(text.data(), end, number);
-      at == end && error == std::errc())
+  if (parseNumber(text, number))
     return number;
   return text;
 }

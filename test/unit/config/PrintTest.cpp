@@ -63,7 +63,7 @@ TEST(Print, StepsShowWhatTheyDid) {
   BufferId buffer = sources.addBuffer("r", "recipe r { dist.use_megatron_fsdp = true }");
   std::vector<std::string> texts;
   loadConfig(sources, diags, buffer, {}, [&](Step step, const Config &config) {
-    EXPECT_EQ(findStep(stepName(step)), step);
+    EXPECT_EQ(static_cast<size_t>(step), texts.size());
     texts.push_back(printRecipe(config));
   });
   ASSERT_EQ(texts.size(), 4u);
