@@ -18,13 +18,6 @@
 namespace shardc::kernels::host {
 namespace {
 
-const char *acceptsPointwise(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
-  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]), "activations take f32, bf16 and f16");
-  SHARDC_REQUIRE(call.in[0].numel() == call.out[0].numel(), "x and y differ in size");
-  return nullptr;
-}
-
 /// y = function(x).
 template <typename Function> void runPointwise(const Call &call, Function function) {
   float buffer[kBlock], y[kBlock];
@@ -35,14 +28,6 @@ template <typename Function> void runPointwise(const Call &call, Function functi
       y[i] = function(x[i]);
     writeF32(call.out[0], begin, n, y);
   }
-}
-
-const char *acceptsPointwiseBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
-  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
-  SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "activations take f32, bf16 and f16");
-  SHARDC_REQUIRE(dy.numel() == x.numel() && dx.numel() == x.numel(), "dy, x and dx differ in size");
-  return nullptr;
 }
 
 /// dx = dy·slope(x).
@@ -69,18 +54,6 @@ float squaredReluSlope(float x) { return 2.0f * relu(x); }
 void runSquaredRelu(const Call &call) { runPointwise(call, squaredRelu); }
 void runSquaredReluBwd(const Call &call) { runPointwiseBwd(call, squaredReluSlope); }
 
-const char *checkUnit(const Tensor &x, const Tensor &y) {
-  SHARDC_REQUIRE(isData(x) && isData(y), "gated activations take f32, bf16 and f16");
-  SHARDC_REQUIRE(x.cols() == 2 * y.cols() && x.rows() == y.rows(),
-                 "a row of x is not a gate and an up of y's length");
-  return nullptr;
-}
-
-const char *acceptsGated(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
-  return checkUnit(call.in[0], call.out[0]);
-}
-
 /// y = combine(gate, up) for each valid row, where combineOf(row) returns combine.
 template <typename CombineOf>
 void runGatedRows(const Call &call, const Tensor *counts, CombineOf combineOf) {
@@ -101,30 +74,6 @@ void runGatedRows(const Call &call, const Tensor *counts, CombineOf combineOf) {
 
 template <typename Combine> void runGated(const Call &call, Combine combine) {
   runGatedRows(call, nullptr, [&](int64_t) { return combine; });
-}
-
-/// Checks result `at`, the recomputed activation, if the call has it.
-const char *checkAgain(const Call &call, int at) {
-  if (call.outCount > at)
-    SHARDC_REQUIRE(isData(call.out[at]) && sameMatrix(call.in[0], call.out[at]),
-                   "y does not have the shape of dy");
-  return nullptr;
-}
-
-/// Checks dy, x and dx of a gated activation's gradient.
-const char *checkGradients(const Call &call) {
-  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
-  SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "gated activations take f32, bf16 and f16");
-  SHARDC_REQUIRE(x.cols() == 2 * dy.cols() && x.rows() == dy.rows(),
-                 "a row of x is not a gate and an up of dy's length");
-  SHARDC_REQUIRE(sameMatrix(x, dx), "x and dx differ in shape");
-  return nullptr;
-}
-
-const char *acceptsGatedBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 2}));
-  SHARDC_REQUIRE_OK(checkGradients(call));
-  return checkAgain(call, 1);
 }
 
 /// The gradients of one element, and the recomputed activation.
@@ -179,26 +128,9 @@ GatedGradient swigluGradient(float dy, float gate, float up) {
 void runSwiGlu(const Call &call) { runGated(call, swiglu); }
 void runSwiGluBwd(const Call &call) { runGatedBwd(call, swigluGradient); }
 
-const char *checkWeights(const Tensor &weights, const Tensor &x) {
-  SHARDC_REQUIRE(isData(weights) && weights.cols() == 1 && weights.rows() == x.rows(),
-                 "there is not one weight for each row");
-  return nullptr;
-}
-
 /// The counts of rows, if operand `index` exists; otherwise null.
 const Tensor *countsOf(const Call &call, int index) {
   return call.inCount > index ? &call.in[index] : nullptr;
-}
-
-const char *checkCountsIfAny(const Tensor *counts, const Tensor &x) {
-  return counts ? checkCounts(*counts, x.rows()) : nullptr;
-}
-
-const char *acceptsWeighted(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1}));
-  SHARDC_REQUIRE_OK(checkUnit(call.in[0], call.out[0]));
-  SHARDC_REQUIRE_OK(checkCountsIfAny(countsOf(call, 2), call.in[0]));
-  return checkWeights(call.in[1], call.in[0]);
 }
 
 /// y = combine(gate, up)·weights[row].
@@ -210,17 +142,6 @@ template <typename Combine> void runWeighted(const Call &call, Combine combine) 
 }
 
 void runWeightedSwiGlu(const Call &call) { runWeighted(call, swiglu); }
-
-const char *acceptsWeightedBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 4, 2, 3}));
-  SHARDC_REQUIRE_OK(checkGradients(call));
-  SHARDC_REQUIRE_OK(checkCountsIfAny(countsOf(call, 3), call.in[1]));
-  SHARDC_REQUIRE_OK(checkWeights(call.in[2], call.in[1]));
-  const Tensor &dweights = call.out[1];
-  SHARDC_REQUIRE(isData(dweights) && dweights.cols() == 1 && dweights.rows() == call.in[1].rows(),
-                 "there is not one gradient for each weight");
-  return checkAgain(call, 2);
-}
 
 /// The forward op multiplies the activation of a row by the row's weight. The gradient of the
 /// weight is the sum of dy times the activation, which is computed again; the third result, if any,
@@ -306,36 +227,35 @@ void runQuickGeGluBwd(const Call &call) { runGatedBwd(call, quickGradientOf(call
 void runWeightedQuickGeGlu(const Call &call) { runWeighted(call, QuickGeGlu(call.attrs)); }
 void runWeightedQuickGeGluBwd(const Call &call) { runWeightedBwd(call, quickGradientOf(call)); }
 
-/// The checks of a gated activation with a clamp.
-template <const char *(*kAccepts)(const Call &)> const char *acceptsClamped(const Call &call) {
+const char *acceptsClamp(const Call &call) {
   SHARDC_REQUIRE(call.attrs.clamp >= 0, "the clamp is negative");
-  return kAccepts(call);
+  return nullptr;
 }
 
-const char *acceptsGradientAlone(const Call &call) {
-  SHARDC_REQUIRE(call.outCount == 1, "the gradient makes no activation again");
-  return acceptsGatedBwd(call);
+template <int kCounts, int kRows> const char *acceptsClampAndCounts(const Call &call) {
+  SHARDC_REQUIRE_OK(acceptsClamp(call));
+  return acceptsCounts<kCounts, kRows>(call);
 }
 
 } // namespace
 
-const Kernel kGelu = {"gelu_host", runGelu, acceptsPointwise};
-const Kernel kGeluBwd = {"gelu_bwd_host", runGeluBwd, acceptsPointwiseBwd};
-const Kernel kSquaredRelu = {"squared_relu_host", runSquaredRelu, acceptsPointwise};
-const Kernel kSquaredReluBwd = {"squared_relu_bwd_host", runSquaredReluBwd, acceptsPointwiseBwd};
-const Kernel kSwiGlu = {"swiglu_host", runSwiGlu, acceptsGated};
-const Kernel kSwiGluBwd = {"swiglu_bwd_host", runSwiGluBwd, acceptsGatedBwd};
-const Kernel kWeightedSwiGlu = {"weighted_swiglu_host", runWeightedSwiGlu, acceptsWeighted};
-const Kernel kWeightedSwiGluBwd = {"weighted_swiglu_bwd_host", runWeightedSwiGluBwd,
-                                   acceptsWeightedBwd};
-const Kernel kGeGlu = {"geglu_host", runGeGlu, acceptsGated};
-const Kernel kGeGluBwd = {"geglu_bwd_host", runGeGluBwd, acceptsGatedBwd};
-const Kernel kQuickGeGlu = {"quick_geglu_host", runQuickGeGlu, acceptsClamped<acceptsGated>};
-const Kernel kQuickGeGluBwd = {"quick_geglu_bwd_host", runQuickGeGluBwd,
-                               acceptsClamped<acceptsGradientAlone>};
-const Kernel kWeightedQuickGeGlu = {"weighted_quick_geglu_host", runWeightedQuickGeGlu,
-                                    acceptsClamped<acceptsWeighted>};
-const Kernel kWeightedQuickGeGluBwd = {"weighted_quick_geglu_bwd_host", runWeightedQuickGeGluBwd,
-                                       acceptsClamped<acceptsWeightedBwd>};
+const Kernel kGelu = kernelOf<OpKind::Gelu>(runGelu);
+const Kernel kGeluBwd = kernelOf<OpKind::GeluBwd>(runGeluBwd);
+const Kernel kSquaredRelu = kernelOf<OpKind::SquaredRelu>(runSquaredRelu);
+const Kernel kSquaredReluBwd = kernelOf<OpKind::SquaredReluBwd>(runSquaredReluBwd);
+const Kernel kSwiGlu = kernelOf<OpKind::SwiGlu>(runSwiGlu);
+const Kernel kSwiGluBwd = kernelOf<OpKind::SwiGluBwd>(runSwiGluBwd);
+const Kernel kWeightedSwiGlu =
+    kernelOf<OpKind::WeightedSwiGlu, acceptsCounts<2>>(runWeightedSwiGlu);
+const Kernel kWeightedSwiGluBwd =
+    kernelOf<OpKind::WeightedSwiGluBwd, acceptsCounts<3, 1>>(runWeightedSwiGluBwd);
+const Kernel kGeGlu = kernelOf<OpKind::GeGlu>(runGeGlu);
+const Kernel kGeGluBwd = kernelOf<OpKind::GeGluBwd>(runGeGluBwd);
+const Kernel kQuickGeGlu = kernelOf<OpKind::QuickGeGlu, acceptsClamp>(runQuickGeGlu);
+const Kernel kQuickGeGluBwd = kernelOf<OpKind::QuickGeGluBwd, acceptsClamp>(runQuickGeGluBwd);
+const Kernel kWeightedQuickGeGlu =
+    kernelOf<OpKind::WeightedQuickGeGlu, acceptsClampAndCounts<2, 0>>(runWeightedQuickGeGlu);
+const Kernel kWeightedQuickGeGluBwd =
+    kernelOf<OpKind::WeightedQuickGeGluBwd, acceptsClampAndCounts<3, 1>>(runWeightedQuickGeGluBwd);
 
 } // namespace shardc::kernels::host

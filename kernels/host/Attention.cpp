@@ -70,31 +70,8 @@ void Head::write(int64_t begin, int64_t end, const float *values, int64_t stride
     writeF32(tensor, offset(row), channels, values + (row - begin) * stride);
 }
 
-const char *checkAttention(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
-                           const Tensor &o, const Tensor &lse, const Tensor &docs,
-                           const Tensor &samples) {
-  SHARDC_REQUIRE(isData(q) && isData(k) && isData(v) && isData(o),
-                 "queries, keys, values or outputs are not f32, bf16 or f16");
-  SHARDC_REQUIRE(q.rank == 4 && k.rank == 4 && v.rank == 4, "q, k or v is not [B, S, heads, D]");
+const char *checkAttention(const Call &call, const Tensor &q, const Tensor &v) {
   AttentionExtents extents(q, v);
-  SHARDC_REQUIRE(std::equal(k.shape, k.shape + 3, v.shape),
-                 "k and v differ in batch, sequence or heads");
-  SHARDC_REQUIRE(k.shape[0] == extents.batch && k.shape[1] == extents.positions &&
-                     k.shape[3] == extents.channels,
-                 "q and k differ in batch, sequence or channels");
-  SHARDC_REQUIRE(extents.heads % extents.groups == 0,
-                 "key/value heads do not divide the query heads");
-  SHARDC_REQUIRE(o.rank >= 3 && o.shape[0] == extents.batch && o.shape[1] == extents.positions &&
-                     o.numel() == q.numel() / extents.channels * extents.values,
-                 "the output is not [B, S, N·E]");
-  SHARDC_REQUIRE(lse.dtype == DType::F32 && lse.rank == 3 && lse.shape[0] == extents.batch &&
-                     lse.shape[1] == extents.heads && lse.shape[2] == extents.positions,
-                 "lse is not f32[B, N, S]");
-  SHARDC_REQUIRE(docs.dtype == DType::I32 && docs.rank == 2 && docs.shape[0] == extents.batch &&
-                     docs.shape[1] == extents.positions,
-                 "docs are not i32[B, S]");
-  SHARDC_REQUIRE(samples.dtype == DType::I64 && isVector(samples, extents.batch),
-                 "samples are not i64[B]");
   SHARDC_REQUIRE(call.groupSize * extents.heads * extents.positions < (int64_t{1} << 32) &&
                      extents.heads * std::max(extents.channels, extents.values) <
                          (int64_t{1} << 31),
@@ -127,9 +104,7 @@ struct Buffers {
 };
 
 const char *acceptsAttention(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 2, 2}));
-  return checkAttention(call, call.in[0], call.in[1], call.in[2], call.out[0], call.out[1],
-                        call.in[3], call.in[4]);
+  return checkAttention(call, call.in[0], call.in[2]);
 }
 
 /// Replaces n scores by their softmax. Returns the log of the sum of their exponentials.
@@ -227,6 +202,7 @@ void runAttention(const Call &call) {
 
 } // namespace
 
-const Kernel kAttention = {"attention_host", runAttention, acceptsAttention, workspaceOf<Buffers>};
+const Kernel kAttention =
+    kernelOf<OpKind::Attention, acceptsAttention>(runAttention, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::host

@@ -67,10 +67,7 @@ struct Head {
   void write(int64_t begin, int64_t end, const float *values, int64_t stride) const;
 };
 
-/// Null, or the reason why q, k, v, docs, samples (operands from `q` on), an output-shaped `o`, lse
-/// and the attributes do not match.
-const char *checkAttention(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
-                           const Tensor &o, const Tensor &lse, const Tensor &docs,
-                           const Tensor &samples);
+/// Null, or the reason why the attributes do not match q and v, or why these are too large.
+const char *checkAttention(const Call &call, const Tensor &q, const Tensor &v);
 
 } // namespace shardc::kernels::host

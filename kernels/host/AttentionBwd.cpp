@@ -43,17 +43,7 @@ struct Buffers {
 };
 
 const char *acceptsAttentionBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {Operands, Operands, 3, 3}));
-  SHARDC_REQUIRE_OK(checkAttention(call, call.in[Q], call.in[K], call.in[V], call.in[O],
-                                   call.in[Lse], call.in[Docs], call.in[Samples]));
-  SHARDC_REQUIRE(isData(call.in[Do]) && sameShape(call.in[Do], call.in[O]),
-                 "do is not f32, bf16 or f16 in the output's shape");
-  for (int r = 0; r < 3; ++r) {
-    SHARDC_REQUIRE(isData(call.out[r]), "a gradient is not f32, bf16 or f16");
-    SHARDC_REQUIRE(sameShape(call.out[r], call.in[Q + r]),
-                   "a gradient differs in shape from what it belongs to");
-  }
-  return nullptr;
+  return checkAttention(call, call.in[Q], call.in[V]);
 }
 
 /// One sample and query head: its operands, with the keys and values of its group.
@@ -175,7 +165,7 @@ void runAttentionBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kAttentionBwd = {"attention_bwd_host", runAttentionBwd, acceptsAttentionBwd,
-                              workspaceOf<Buffers>};
+const Kernel kAttentionBwd =
+    kernelOf<OpKind::AttentionBwd, acceptsAttentionBwd>(runAttentionBwd, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::host

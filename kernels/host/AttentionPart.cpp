@@ -48,36 +48,10 @@ struct Extents {
         groups(v.shape[2]), channels(q.shape[3]), values(v.shape[3]) {}
 };
 
-bool isWords(const Tensor &t, int64_t rows, int64_t cols) {
-  return t.dtype == DType::I32 && t.rank == 2 && t.shape[0] == rows && t.shape[1] == cols;
-}
-
 /// Returns why the call cannot be executed, or null. run() relies on everything that is checked
 /// here.
-const char *checkPart(const Call &call, const Operands &in, const Tensor &o, const Tensor &lse) {
-  SHARDC_REQUIRE(isData(in.q) && isData(in.k) && isData(in.v) && isData(o),
-                 "queries, keys, values or outputs are not f32, bf16 or f16");
-  SHARDC_REQUIRE(in.q.rank == 4 && in.k.rank == 4 && in.v.rank == 4,
-                 "q, k or v is not [B, S, heads, D]");
+const char *checkPart(const Call &call, const Operands &in) {
   Extents e(in.q, in.v);
-  SHARDC_REQUIRE(std::equal(in.k.shape, in.k.shape + 3, in.v.shape),
-                 "k and v differ in batch, sequence or heads");
-  SHARDC_REQUIRE(in.k.shape[0] == e.batch && in.k.shape[3] == e.channels,
-                 "q and k differ in batch or channels");
-  SHARDC_REQUIRE(e.heads % e.groups == 0, "key/value heads do not divide the query heads");
-  SHARDC_REQUIRE(o.rank >= 3 && o.shape[0] == e.batch && o.shape[1] == e.queries &&
-                     o.numel() == in.q.numel() / e.channels * e.values,
-                 "the output is not [B, S, N·E]");
-  SHARDC_REQUIRE(lse.dtype == DType::F32 && lse.rank == 3 && lse.shape[0] == e.batch &&
-                     lse.shape[1] == e.heads && lse.shape[2] == e.queries,
-                 "lse is not f32[B, N, S]");
-  SHARDC_REQUIRE(isWords(in.queryPositions, e.batch, e.queries) &&
-                     isWords(in.queryDocs, e.batch, e.queries),
-                 "positions or docs of queries are not i32[B, S]");
-  SHARDC_REQUIRE(isWords(in.keyPositions, e.batch, e.keys) && isWords(in.keyDocs, e.batch, e.keys),
-                 "positions or docs of keys are not i32[B, S]");
-  SHARDC_REQUIRE(in.samples.dtype == DType::I64 && isVector(in.samples, e.batch),
-                 "samples are not i64[B]");
   const Attrs &attrs = call.attrs;
   SHARDC_REQUIRE((attrs.window < 0 && attrs.chunk == 0) || attrs.causal,
                  "a window or a chunk has no causal mask");
@@ -207,10 +181,7 @@ struct Buffers {
   }
 };
 
-const char *acceptsPart(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {8, 8, 2, 2}));
-  return checkPart(call, Operands(call, false), call.out[0], call.out[1]);
-}
+const char *acceptsPart(const Call &call) { return checkPart(call, Operands(call, false)); }
 
 /// Replaces a query's scores by probabilities after dropout. Returns the log of the sum of the
 /// scores' exponentials.
@@ -312,18 +283,7 @@ struct BwdBuffers {
   }
 };
 
-const char *acceptsPartBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {BwdOperands, BwdOperands, 3, 3}));
-  SHARDC_REQUIRE_OK(checkPart(call, Operands(call, true), call.in[O], call.in[Lse]));
-  SHARDC_REQUIRE(isData(call.in[Do]) && sameShape(call.in[Do], call.in[O]),
-                 "do is not f32, bf16 or f16 in the output's shape");
-  for (int r = 0; r < 3; ++r) {
-    SHARDC_REQUIRE(isData(call.out[r]), "a gradient is not f32, bf16 or f16");
-    SHARDC_REQUIRE(sameShape(call.out[r], call.in[Q + r]),
-                   "a gradient differs in shape from what it belongs to");
-  }
-  return nullptr;
-}
+const char *acceptsPartBwd(const Call &call) { return checkPart(call, Operands(call, true)); }
 
 /// Replaces scores in `p` by probabilities after dropout, and do·vᵀ in `dProbs` by gradients of
 /// scores.
@@ -423,22 +383,6 @@ struct JoinBuffers {
   }
 };
 
-const char *acceptsJoin(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {4, 4, 2, 2}));
-  const Tensor &o = call.in[0], &lse = call.in[1];
-  SHARDC_REQUIRE(isData(o) && isData(call.in[2]) && isData(call.out[0]),
-                 "outputs are not f32, bf16 or f16");
-  SHARDC_REQUIRE(sameShape(o, call.in[2]) && sameShape(o, call.out[0]), "outputs differ in shape");
-  SHARDC_REQUIRE(lse.dtype == DType::F32 && call.in[3].dtype == DType::F32 &&
-                     call.out[1].dtype == DType::F32 && lse.rank == 3 &&
-                     sameShape(lse, call.in[3]) && sameShape(lse, call.out[1]),
-                 "lse is not f32[B, N, S]");
-  SHARDC_REQUIRE(o.rank >= 3 && o.shape[0] == lse.shape[0] && o.shape[1] == lse.shape[2] &&
-                     o.numel() % lse.numel() == 0,
-                 "the output is not [B, S, N·D]");
-  return nullptr;
-}
-
 /// Joins two partial results of the same queries: o = sum of exp(lse_i - lse)·o_i, lse = log(sum of
 /// exp(lse_i)). Weights are relative to the larger lse, so nothing overflows. A part without
 /// visible keys has weight 0.
@@ -470,10 +414,10 @@ void runJoin(const Call &call) {
 
 } // namespace
 
-const Kernel kAttentionPart = {"attention_part_host", runPart, acceptsPart, workspaceOf<Buffers>};
-const Kernel kAttentionPartBwd = {"attention_part_bwd_host", runPartBwd, acceptsPartBwd,
-                                  workspaceOf<BwdBuffers>};
-const Kernel kAttentionJoin = {"attention_join_host", runJoin, acceptsJoin,
-                               workspaceOf<JoinBuffers>};
+const Kernel kAttentionPart =
+    kernelOf<OpKind::AttentionPart, acceptsPart>(runPart, workspaceOf<Buffers>);
+const Kernel kAttentionPartBwd =
+    kernelOf<OpKind::AttentionPartBwd, acceptsPartBwd>(runPartBwd, workspaceOf<BwdBuffers>);
+const Kernel kAttentionJoin = kernelOf<OpKind::AttentionJoin>(runJoin, workspaceOf<JoinBuffers>);
 
 } // namespace shardc::kernels::host

@@ -33,31 +33,6 @@ struct Extents {
   int64_t at(int64_t b, int64_t s, int64_t n) const { return (b * heads + n) * positions + s; }
 };
 
-const char *checkOutput(const Tensor &o, const Tensor &lse) {
-  SHARDC_REQUIRE(isData(o), "outputs are not f32, bf16 or f16");
-  SHARDC_REQUIRE(lse.dtype == DType::F32 && lse.rank == 3, "lse is not f32[B, N, S]");
-  SHARDC_REQUIRE(o.rank >= 3 && o.shape[0] == lse.shape[0] && o.shape[1] == lse.shape[2] &&
-                     o.numel() % lse.numel() == 0,
-                 "the output is not [B, S, N·D]");
-  return nullptr;
-}
-
-const char *checkSinks(const Call &call, const Tensor &sinks, const Tensor &lse) {
-  SHARDC_REQUIRE(isData(sinks) && isVector(sinks, lse.shape[1] * call.groupSize),
-                 "sinks are not f32, bf16 or f16 of all heads");
-  return nullptr;
-}
-
-const char *acceptsSink(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 2, 2}));
-  SHARDC_REQUIRE_OK(checkOutput(call.in[0], call.in[1]));
-  SHARDC_REQUIRE(isData(call.out[0]) && sameShape(call.in[0], call.out[0]),
-                 "outputs differ in shape, or are not f32, bf16 or f16");
-  SHARDC_REQUIRE(call.out[1].dtype == DType::F32 && sameShape(call.in[1], call.out[1]),
-                 "lse is not f32[B, N, S]");
-  return call.inCount > 2 ? checkSinks(call, call.in[2], call.in[1]) : nullptr;
-}
-
 struct Buffers {
   float *row, *to, *sinks;
 
@@ -97,17 +72,6 @@ void runSink(const Call &call) {
       }
 }
 
-const char *acceptsSinkBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {4, 4, 1, 1, 1}));
-  SHARDC_REQUIRE_OK(checkOutput(call.in[1], call.in[2]));
-  SHARDC_REQUIRE(isData(call.in[0]) && sameShape(call.in[0], call.in[1]),
-                 "do is not f32, bf16 or f16 in the output's shape");
-  SHARDC_REQUIRE_OK(checkSinks(call, call.in[3], call.in[2]));
-  SHARDC_REQUIRE(isData(call.out[0]) && sameShape(call.out[0], call.in[3]),
-                 "the gradient differs in shape from the sinks");
-  return nullptr;
-}
-
 struct BwdBuffers {
   float *dOut, *o, *sinks, *gradient;
 
@@ -145,8 +109,8 @@ void runSinkBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kAttentionSink = {"attention_sink_host", runSink, acceptsSink, workspaceOf<Buffers>};
-const Kernel kAttentionSinkBwd = {"attention_sink_bwd_host", runSinkBwd, acceptsSinkBwd,
-                                  workspaceOf<BwdBuffers>};
+const Kernel kAttentionSink = kernelOf<OpKind::AttentionSink>(runSink, workspaceOf<Buffers>);
+const Kernel kAttentionSinkBwd =
+    kernelOf<OpKind::AttentionSinkBwd, nullptr, 1>(runSinkBwd, workspaceOf<BwdBuffers>);
 
 } // namespace shardc::kernels::host

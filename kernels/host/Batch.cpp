@@ -23,22 +23,11 @@ using batch::Tokens;
 /// The length of a ring's entry must be exactly that of the fields, with or without the last one,
 /// since run() finds the fields by their offsets.
 const char *acceptsBatchLoad(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, Places, Fields}));
   const Tensor &feed = call.in[0], &tokens = call.out[Tokens], &samples = call.out[Samples];
-  SHARDC_REQUIRE(feed.dtype == DType::I32 && feed.rank == 2, "the feed is not i32[slots, words]");
   SHARDC_REQUIRE(tokens.rank == 2, "tokens are not [B, S]");
-  for (int r = Tokens; r < Samples; ++r) {
-    DType type = r == Mask ? DType::F32 : DType::I32;
-    SHARDC_REQUIRE(call.out[r].dtype == type, "mask is not f32, or another field not i32");
-    SHARDC_REQUIRE(call.out[r].rank == 2 && sameMatrix(call.out[r], tokens),
-                   "the fields of a batch differ in shape");
-  }
-  SHARDC_REQUIRE(samples.dtype == DType::I64 && isVector(samples, tokens.shape[0]),
-                 "samples are not i64[B]");
   bool hasPlaces = call.outCount > Places;
   DType type = hasPlaces ? call.out[Places].dtype : DType::I32;
-  SHARDC_REQUIRE(!hasPlaces || ((type == DType::I32 || type == DType::F32) &&
-                                call.out[Places].rank == 2 && sameMatrix(call.out[Places], tokens)),
+  SHARDC_REQUIRE(type == DType::I32 || type == DType::F32,
                  "places are not i32[B, S], and no reference f32[B, S]");
   int64_t others = feed.cols() - 2 * samples.numel();
   SHARDC_REQUIRE(others == (Samples + 1) * tokens.numel() ||
@@ -66,11 +55,9 @@ void runBatchLoad(const Call &call) {
 }
 
 const char *acceptsRoll(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
-  const Tensor &x = call.in[0], &y = call.out[0];
+  const Tensor &x = call.in[0];
   SHARDC_REQUIRE(x.dtype == DType::F32 || x.dtype == DType::I32, "x is not f32 or i32");
-  SHARDC_REQUIRE(x.rank == 2 && y.dtype == x.dtype && sameShape(x, y),
-                 "operand and result are not [B, S] of one type");
+  SHARDC_REQUIRE(x.rank == 2, "operand and result are not [B, S]");
   SHARDC_REQUIRE(call.attrs.by > 0 && call.attrs.by < x.shape[1],
                  "a sequence is not longer than what it is rolled by");
   SHARDC_REQUIRE(!call.attrs.per_token || x.dtype == DType::F32, "x that is scaled is not f32");
@@ -102,7 +89,7 @@ void runRoll(const Call &call) {
 
 } // namespace
 
-const Kernel kBatchLoad = {"batch_load_host", runBatchLoad, acceptsBatchLoad};
-const Kernel kRoll = {"roll_host", runRoll, acceptsRoll};
+const Kernel kBatchLoad = kernelOf<OpKind::BatchLoad, acceptsBatchLoad>(runBatchLoad);
+const Kernel kRoll = kernelOf<OpKind::Roll, acceptsRoll>(runRoll);
 
 } // namespace shardc::kernels::host

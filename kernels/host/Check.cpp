@@ -2,10 +2,63 @@
 // overflow.
 #include "kernels/host/Check.h"
 
-#include "kernels/host/Ranges.h"
-#include "runtime/base/StepState.h"
+#include <array>
+#include <span>
 
-namespace shardc::kernels::host {
+#include "kernels/host/Ranges.h"
+#include "runtime/plan/AttrFields.h"
+#include "runtime/plan/FactorExtents.h"
+#include "runtime/plan/OpTypes.h"
+
+namespace shardc::kernels {
+namespace {
+
+using plan::AttrKey;
+using plan::FactorValue;
+
+plan::Type typeOf(const Tensor &tensor) {
+  plan::Type type;
+  type.dtype = tensor.dtype, type.rank = tensor.rank;
+  std::copy_n(tensor.shape, tensor.rank, type.shape.begin());
+  return type;
+}
+
+/// The attributes that the factors depend on. Refilled for each call, so that calls do not
+/// allocate.
+const plan::Op &opWith(plan::OpKind kind, const plan::OpFactors &factors, const Attrs &attrs) {
+  thread_local plan::Op op;
+  op.kind = kind;
+  op.attrs.clear();
+  auto add = [&](std::optional<AttrKey> key) {
+    if (key)
+      op.attrs.push_back({*key, {.i = plan::attrOf(attrs, *key)}});
+  };
+  std::ranges::for_each(factors.attrOf, add);
+  for (const FactorValue &value : factors.operands())
+    add(value.transposedBy);
+  for (const FactorValue &value : factors.results())
+    add(value.transposedBy);
+  add(factors.reversedBy);
+  return op;
+}
+
+} // namespace
+
+plan::FactorExtents extentsOf(plan::OpKind kind, const Call &call) {
+  std::array<plan::Type, kOperandsMax + kResultsMax> types;
+  std::array<const plan::Type *, kOperandsMax + kResultsMax> all{};
+  for (size_t i = 0; i < call.inCount; ++i)
+    types[i] = typeOf(call.in[i]), all[i] = &types[i];
+  for (size_t r = 0; r < call.outCount; ++r)
+    if (size_t at = kOperandsMax + r; call.out[r].rank != 0)
+      types[at] = typeOf(call.out[r]), all[at] = &types[at];
+  const plan::OpFactors &factors = plan::factorsOf(kind);
+  std::span<const plan::Type *const> values = all;
+  return {factors, opWith(kind, factors, call.attrs), values.first(call.inCount),
+          values.subspan(kOperandsMax, call.outCount), call.groupSize};
+}
+
+namespace host {
 
 const char *checkTensor(const Tensor &tensor) {
   constexpr int64_t extentMax = int64_t{1} << 31, numelMax = int64_t{1} << 40;
@@ -47,17 +100,79 @@ const char *checkRanges(const Call &call, int64_t index, const Tensor &shard) {
   return nullptr;
 }
 
-const char *checkStateSize(const Tensor &state) {
-  SHARDC_REQUIRE(state.numel() * dtypeBytes(state.dtype) == static_cast<int64_t>(sizeof(StepState)),
-                 "the state does not have the size of StepState");
+namespace {
+
+/// Null, or why the tensor does not have the type of its row. `like` is null if the call lacks the
+/// value whose type it must have. `isMoved`: the kernel does not compute with its numbers.
+const char *checkType(const plan::ValueType &needed, const Tensor &tensor, const Tensor *like,
+                      bool isMoved) {
+  const bool isData =
+      needed.numbers == plan::ValueType::Data || needed.numbers == plan::ValueType::Float;
+  SHARDC_REQUIRE(!isData || isMoved || host::isData(tensor), "a number is not f32, bf16 or f16");
+  SHARDC_REQUIRE(needed.like < 0 || like, "a value is missing whose type another one must have");
+  const plan::Type type = typeOf(tensor), of = like ? typeOf(*like) : plan::Type{};
+  SHARDC_REQUIRE(plan::fits(needed, type, like ? &of : nullptr),
+                 "an operand or result does not have the type of the op's row");
   return nullptr;
 }
 
-const char *checkState(const Call &call, int in) {
-  SHARDC_REQUIRE_OK(checkStateSize(call.in[in]));
-  SHARDC_REQUIRE_OK(checkStateSize(call.out[0]));
-  SHARDC_REQUIRE(call.in[in].data == call.out[0].data, "the state is not updated in place");
+/// Null, or why a value does not have dimensions of its row, besides that leading ones may be one
+/// of the row. Indices and statistics have each of them, and a vector beside matrices has one.
+const char *checkRank(const FactorValue &value, const plan::ValueType &type, const Tensor &tensor,
+                      bool isOfMatrices) {
+  const bool isExact = type.numbers == plan::ValueType::Exact;
+  SHARDC_REQUIRE(!isExact || tensor.rank >= value.dimCount,
+                 "an operand or result has fewer dimensions than the op's row");
+  SHARDC_REQUIRE(value.dimCount != 1 || tensor.rank == 1 || !isOfMatrices ||
+                     (isExact && type.dtype != DType::I64),
+                 "an operand or result has more dimensions than the op's row");
   return nullptr;
 }
 
-} // namespace shardc::kernels::host
+/// Null, or why a result that the op updates in place is not its operand.
+const char *checkInPlace(const plan::OpInfo &info, const Call &call) {
+  for (int r = 0; r < call.outCount; ++r)
+    if (int i = info.inPlace[static_cast<size_t>(r)]; i >= 0 && i < call.inCount)
+      SHARDC_REQUIRE(call.in[i].data == call.out[r].data && call.in[i].dtype == call.out[r].dtype &&
+                         sameShape(call.in[i], call.out[r]),
+                     "a result does not have type, shape and buffer of its operand");
+  return nullptr;
+}
+
+} // namespace
+
+const char *refusalOfRow(OpKind kind, const Call &call, uint32_t accumulates) {
+  const plan::OpInfo &info = plan::opInfo(kind);
+  const plan::OpTypes &types = plan::typesOf(kind);
+  const plan::OpFactors &factors = plan::factorsOf(kind);
+  const bool isList = info.operandsMax == plan::kAnyNumber;
+  SHARDC_REQUIRE_OK(checkArity(call, {isList ? 0 : info.operandsMin, isList ? 0 : info.operandsMax,
+                                      info.resultsMin, info.resultsMax, accumulates}));
+  auto likeOf = [&](const plan::ValueType &type) -> const Tensor * {
+    const bool isThere =
+        type.like >= 0 && type.like < (type.isLikeOperand ? call.inCount : call.outCount);
+    return isThere ? (type.isLikeOperand ? call.in : call.out) + type.like : nullptr;
+  };
+  int matrices = 0, values = 0, rows = 0; // rows: matrices of one row, as vectors
+  auto check = [&](const plan::ValueType &type, const FactorValue &value, const Tensor &tensor) {
+    // An op whose result has the type of an operand moves its numbers.
+    const bool isMoved = call.outCount > 0 && likeOf(types.result(0)) == &tensor;
+    SHARDC_REQUIRE_OK(checkType(type, tensor, likeOf(type), isMoved));
+    if (value.form != FactorValue::Dims)
+      return static_cast<const char *>(nullptr);
+    ++values, matrices += value.dimCount > 1, rows += value.dimCount > 1 && tensor.rank == 1;
+    return checkRank(value, type, tensor, matrices > 0);
+  };
+  for (size_t i = 0; i < call.inCount; ++i)
+    SHARDC_REQUIRE_OK(check(types.operand(i), factors.operand(i), call.in[i]));
+  for (size_t r = 0; r < call.outCount; ++r)
+    SHARDC_REQUIRE_OK(check(types.result(r), factors.result(r), call.out[r]));
+  SHARDC_REQUIRE(rows == 0 || rows == values,
+                 "an operand or result has fewer dimensions than the op's row");
+  SHARDC_REQUIRE(!extentsOf(kind, call).fault(),
+                 "extents of operands and results do not fit each other");
+  return checkInPlace(info, call);
+}
+
+} // namespace host
+} // namespace shardc::kernels

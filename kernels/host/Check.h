@@ -1,12 +1,27 @@
-// Checks for the `accepts` functions: each condition that `run` relies on, with its reason.
+// A host kernel accepts a call that fits the row of its op in Ops.def, if the op's own `accepts`
+// function has no reason against it: each further condition that `run` relies on.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "kernels/api/Kernel.h"
+#include "runtime/plan/OpInfo.h"
 
-namespace shardc::kernels::host {
+namespace shardc::plan {
+class FactorExtents;
+}
+
+namespace shardc::kernels {
+
+/// The extents of a call's factors. Results with a rank of 0 are not known yet.
+plan::FactorExtents extentsOf(plan::OpKind kind, const Call &call);
+
+namespace host {
+
+using plan::OpKind;
 
 /// Returns the reason from an `accepts` function unless the condition holds.
 #define SHARDC_REQUIRE(condition, reason)                                                          \
@@ -38,11 +53,38 @@ const char *checkTensor(const Tensor &tensor);
 /// Null, or why the ranges of operand `index` of a list (0 for a single shard) are not inside it.
 const char *checkRanges(const Call &call, int64_t index, const Tensor &shard);
 
-/// Null, or the reason why a tensor does not have the size of StepState.
-const char *checkStateSize(const Tensor &state);
+/// Null, or the reason why the call does not fit the row of its op: the numbers, types and extents
+/// of operands and results, and the buffers that they share. Kernels compute in fewer types than
+/// plans have. `accumulates` is as in Arity. Only lists are left to the kernel.
+const char *refusalOfRow(OpKind kind, const Call &call, uint32_t accumulates);
 
-/// Null if operand `in` is a StepState and result 0 has the same address, otherwise the reason.
-const char *checkState(const Call &call, int in);
+using AcceptsFn = const char *(*)(const Call &call);
+
+/// Accepts what fits the op's row, unless `kMore` gives a reason.
+template <OpKind kKind, AcceptsFn kMore, uint32_t kAccumulates>
+const char *acceptsRow(const Call &call) {
+  SHARDC_REQUIRE_OK(refusalOfRow(kKind, call, kAccumulates));
+  if constexpr (kMore != nullptr)
+    return kMore(call);
+  return nullptr;
+}
+
+/// The name of a kernel: that of its op, with underscores, and `kEnd`.
+template <OpKind kKind, const char *kEnd>
+inline constexpr auto kKernelName = [] {
+  std::array<char, 64> name{};
+  constexpr std::string_view op = plan::names::kNames[static_cast<size_t>(kKind)], end = kEnd;
+  std::ranges::copy(end, std::ranges::replace_copy(op, name.data(), '.', '_').out);
+  return name;
+}();
+inline constexpr char kHostEnd[] = "_host";
+
+/// The host kernel of an op.
+template <OpKind kKind, AcceptsFn kMore = nullptr, uint32_t kAccumulates = 0>
+constexpr Kernel kernelOf(KernelFn run, size_t (*workspaceBytes)(const Call &) = nullptr) {
+  return {kKernelName<kKind, kHostEnd>.data(), run, acceptsRow<kKind, kMore, kAccumulates>,
+          workspaceBytes};
+}
 
 inline bool isData(const Tensor &t) { return isComputeType(t.dtype); }
 inline bool isVector(const Tensor &t, int64_t n) { return t.rank == 1 && t.shape[0] == n; }
@@ -57,13 +99,6 @@ inline bool sameMatrix(const Tensor &a, const Tensor &b) {
   return a.cols() == b.cols() && a.numel() == b.numel();
 }
 
-/// Null, or the reason why x and y are not [B, S, heads, D] of the same extents.
-inline const char *checkSameHeads(const Tensor &x, const Tensor &y) {
-  SHARDC_REQUIRE(x.rank == 4, "x is not [B, S, heads, D]");
-  SHARDC_REQUIRE(sameShape(x, y), "x and y differ in shape");
-  return nullptr;
-}
-
 /// Null if `positions` is null or i32[B, S] with the B and S of `heads`; otherwise the reason.
 inline const char *checkPositions(const Tensor *positions, const Tensor &heads) {
   SHARDC_REQUIRE(positions == nullptr || (positions->dtype == DType::I32 && positions->rank == 2 &&
@@ -73,4 +108,5 @@ inline const char *checkPositions(const Tensor *positions, const Tensor &heads) 
   return nullptr;
 }
 
-} // namespace shardc::kernels::host
+} // namespace host
+} // namespace shardc::kernels

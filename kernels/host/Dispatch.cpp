@@ -34,14 +34,9 @@ struct Buffers {
 };
 
 const char *acceptsMakeRuns(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 2, 2}));
-  const Tensor &ids = call.in[0], &counts = call.out[0], &places = call.out[1];
-  SHARDC_REQUIRE(ids.dtype == DType::I32 && ids.rank == 2, "ids are not i32[T, K]");
-  SHARDC_REQUIRE(places.dtype == DType::I32 && sameShape(ids, places),
-                 "places are not i32[T, K] like ids");
   SHARDC_REQUIRE(call.attrs.bound > 0 && call.attrs.bound < (int64_t{1} << 31),
                  "the bound is not from 1 to 2^31 - 1 rows");
-  return checkCounts(counts, call.attrs.bound);
+  return checkCounts(call.out[0], call.attrs.bound);
 }
 
 /// Limits counts to the capacity of slots, and sets each group's range of places in `next` and
@@ -83,42 +78,6 @@ void runMakeRuns(const Call &call) {
 }
 
 // ---- rows ----
-
-/// Checks x, whose rows are [T], the grouped rows y, and places i32[T,K].
-const char *checkPlaces(const Tensor &x, const Tensor &y, const Tensor &places) {
-  SHARDC_REQUIRE(isData(x) && isData(y), "rows are not f32, bf16 or f16");
-  SHARDC_REQUIRE(places.dtype == DType::I32 && places.rank == 2, "places are not i32[T, K]");
-  SHARDC_REQUIRE(y.rank == 2 && x.cols() == y.cols(), "grouped rows are not as long as the others");
-  SHARDC_REQUIRE(x.rows() == places.shape[0], "there are not K places for each row");
-  return nullptr;
-}
-
-const char *checkWeights(const Call &call, const Tensor &places) {
-  if (call.inCount > 2)
-    SHARDC_REQUIRE(isData(call.in[2]) && sameShape(call.in[2], places),
-                   "weights are not f32, bf16 or f16 [T, K]");
-  return nullptr;
-}
-
-const char *acceptsDispatch(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1}));
-  SHARDC_REQUIRE_OK(checkPlaces(call.in[0], call.out[0], call.in[1]));
-  return checkWeights(call, call.in[1]);
-}
-
-const char *acceptsCombine(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1}));
-  SHARDC_REQUIRE_OK(checkPlaces(call.out[0], call.in[0], call.in[1]));
-  return checkWeights(call, call.in[1]);
-}
-
-const char *acceptsCombineBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1, 1}));
-  SHARDC_REQUIRE_OK(checkPlaces(call.in[1], call.in[0], call.in[2]));
-  SHARDC_REQUIRE(isData(call.out[0]) && sameShape(call.out[0], call.in[2]),
-                 "gradients of weights are not f32, bf16 or f16 [T, K]");
-  return nullptr;
-}
 
 bool isIn(const Tensor &y, int64_t place) { return place >= 0 && place < y.shape[0]; }
 
@@ -195,9 +154,10 @@ void runCombineBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kMakeRuns = {"make_runs_host", runMakeRuns, acceptsMakeRuns, workspaceOf<Buffers>};
-const Kernel kDispatch = {"dispatch_host", runDispatch, acceptsDispatch};
-const Kernel kCombine = {"combine_host", runCombine, acceptsCombine};
-const Kernel kCombineBwd = {"combine_bwd_host", runCombineBwd, acceptsCombineBwd};
+const Kernel kMakeRuns =
+    kernelOf<OpKind::MakeRuns, acceptsMakeRuns>(runMakeRuns, workspaceOf<Buffers>);
+const Kernel kDispatch = kernelOf<OpKind::Dispatch>(runDispatch);
+const Kernel kCombine = kernelOf<OpKind::Combine>(runCombine);
+const Kernel kCombineBwd = kernelOf<OpKind::CombineBwd, nullptr, 1>(runCombineBwd);
 
 } // namespace shardc::kernels::host

@@ -52,20 +52,9 @@ void Dropout::factors(int64_t sample, int64_t position, int64_t channelBegin, in
 namespace {
 
 const char *acceptsDropout(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1}));
-  const Tensor &x = call.in[0], &samples = call.in[1], &y = call.out[0];
-  SHARDC_REQUIRE(isData(x) && isData(y), "dropout takes f32, bf16 and f16");
-  SHARDC_REQUIRE(sameMatrix(x, y), "x and y differ in shape");
-  SHARDC_REQUIRE(samples.dtype == DType::I64 && samples.rank == 1, "samples are not i64[B]");
+  const Tensor &x = call.in[0], &samples = call.in[1];
   SHARDC_REQUIRE(call.groupSize > 1 || x.rank != 3 || x.shape[0] == samples.shape[0],
                  "x has not as many samples");
-  SHARDC_REQUIRE(x.rows() * call.groupSize % samples.shape[0] == 0,
-                 "the samples do not divide the rows of x");
-  const Tensor &positions = call.in[2];
-  SHARDC_REQUIRE(call.inCount < 3 || (positions.dtype == DType::I32 && positions.rank == 2 &&
-                                      positions.shape[0] == samples.shape[0] &&
-                                      positions.numel() == x.rows() * call.groupSize),
-                 "positions are not i32[B, S]");
   return checkDropout(call.attrs);
 }
 
@@ -93,6 +82,6 @@ void runDropout(const Call &call) {
 
 } // namespace
 
-const Kernel kDropout = {"dropout_host", runDropout, acceptsDropout};
+const Kernel kDropout = kernelOf<OpKind::Dropout, acceptsDropout>(runDropout);
 
 } // namespace shardc::kernels::host

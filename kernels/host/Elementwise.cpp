@@ -15,15 +15,6 @@ SHARDC_CLONES void addBlock(const float *a, const float *b, int64_t n, float *c)
     c[i] = a[i] + b[i];
 }
 
-const char *acceptsAdd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1, 1}));
-  const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
-  SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "add takes f32, bf16 and f16");
-  SHARDC_REQUIRE(a.numel() == c.numel() && b.numel() == c.numel(),
-                 "the terms and the sum differ in size");
-  return nullptr;
-}
-
 void runAdd(const Call &call) {
   float a[kBlock], b[kBlock], c[kBlock];
   for (int64_t begin = 0, numel = call.out[0].numel(); begin < numel; begin += kBlock) {
@@ -32,15 +23,6 @@ void runAdd(const Call &call) {
     addBlock(readF32(call.in[0], begin, n, a), readF32(call.in[1], begin, n, b), n, to);
     writeF32(call.out[0], begin, n, to);
   }
-}
-
-const char *acceptsBiasAdd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
-  const Tensor &x = call.in[0], &bias = call.in[1], &y = call.out[0];
-  SHARDC_REQUIRE(isData(x) && isData(bias) && isData(y), "bias_add takes f32, bf16 and f16");
-  SHARDC_REQUIRE(sameMatrix(x, y), "x and y differ in shape");
-  SHARDC_REQUIRE(isVector(bias, x.cols()), "the bias is not as long as a row");
-  return nullptr;
 }
 
 /// Columns are the outer loop, so that a block of the bias is converted once for all rows.
@@ -57,13 +39,6 @@ void runBiasAdd(const Call &call) {
       writeF32(call.out[0], offset, n, to);
     }
   }
-}
-
-const char *acceptsCast(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1, 1}));
-  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]), "cast takes f32, bf16 and f16");
-  SHARDC_REQUIRE(call.in[0].numel() == call.out[0].numel(), "x and y differ in size");
-  return nullptr;
 }
 
 /// Writes n numbers times `scale` to `to`, which may be `from`.
@@ -86,7 +61,6 @@ void runCast(const Call &call) {
 }
 
 const char *acceptsFill(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 1}));
   DType type = call.out[0].dtype;
   SHARDC_REQUIRE(isData(call.out[0]) || type == DType::F64 || type == DType::I32 ||
                      type == DType::I64,
@@ -124,9 +98,9 @@ void runFill(const Call &call) {
 
 } // namespace
 
-const Kernel kAdd = {"add_host", runAdd, acceptsAdd};
-const Kernel kBiasAdd = {"bias_add_host", runBiasAdd, acceptsBiasAdd};
-const Kernel kCast = {"cast_host", runCast, acceptsCast};
-const Kernel kFill = {"fill_host", runFill, acceptsFill};
+const Kernel kAdd = kernelOf<OpKind::Add, nullptr, 1>(runAdd);
+const Kernel kBiasAdd = kernelOf<OpKind::BiasAdd>(runBiasAdd);
+const Kernel kCast = kernelOf<OpKind::Cast, nullptr, 1>(runCast);
+const Kernel kFill = kernelOf<OpKind::Fill, acceptsFill>(runFill);
 
 } // namespace shardc::kernels::host

@@ -20,20 +20,6 @@
 namespace shardc::kernels::host {
 namespace {
 
-const char *checkLookup(const Tensor &ids, const Tensor &table, const Tensor &x) {
-  SHARDC_REQUIRE(ids.dtype == DType::I32, "ids are not i32");
-  SHARDC_REQUIRE(isData(table) && isData(x), "an embedding's data are not f32, bf16 or f16");
-  SHARDC_REQUIRE(table.rank == 2, "the table is not [V, H]");
-  SHARDC_REQUIRE(x.cols() == table.cols(), "a row of x is not as long as one of the table");
-  SHARDC_REQUIRE(x.rows() == ids.numel(), "x does not have one row for each id");
-  return nullptr;
-}
-
-const char *acceptsEmbedding(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
-  return checkLookup(call.in[0], call.in[1], call.out[0]);
-}
-
 /// The rows of a table that one tensor has, from element `offset` on.
 struct TableRows {
   int64_t first = 0, count = 0, offset = 0;
@@ -53,11 +39,8 @@ TableRows rowsOfShard(const Call &call, int64_t cols) {
   return {};
 }
 
-const char *checkShard(const Call &call, const Tensor &ids, const Tensor &shard, const Tensor &x) {
-  SHARDC_REQUIRE(ids.dtype == DType::I32, "ids are not i32");
-  SHARDC_REQUIRE(isData(shard) && isData(x), "an embedding's data are not f32, bf16 or f16");
+const char *checkShard(const Call &call, const Tensor &shard, const Tensor &x) {
   SHARDC_REQUIRE(shard.rank == 1, "the shard is not flat");
-  SHARDC_REQUIRE(x.rows() == ids.numel(), "x does not have one row for each id");
   SHARDC_REQUIRE_OK(checkRanges(call, 0, shard));
   SHARDC_REQUIRE(rangesOfShard(call, 0).size() <= 1, "the shard holds more than a table");
   for (const ParamRange &range : rangesOfShard(call, 0))
@@ -68,8 +51,7 @@ const char *checkShard(const Call &call, const Tensor &ids, const Tensor &shard,
 }
 
 const char *acceptsEmbeddingShard(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
-  SHARDC_REQUIRE_OK(checkShard(call, call.in[0], call.in[1], call.out[0]));
+  SHARDC_REQUIRE_OK(checkShard(call, call.in[1], call.out[0]));
   TableRows rows = rowsOfShard(call, call.out[0].cols());
   SHARDC_REQUIRE(call.attrs.table_rows > 0 && call.attrs.table_rows <= INT32_MAX &&
                      rows.first + rows.count <= call.attrs.table_rows,
@@ -121,15 +103,13 @@ struct Buffers {
 };
 
 const char *acceptsEmbeddingBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1, 1}));
   SHARDC_REQUIRE(call.in[1].numel() < (int64_t{1} << 31), "there are 2^31 ids or more");
-  return checkLookup(call.in[1], call.out[0], call.in[0]);
+  return nullptr;
 }
 
 const char *acceptsEmbeddingShardBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1, 1}));
-  SHARDC_REQUIRE(call.in[1].numel() < (int64_t{1} << 31), "there are 2^31 ids or more");
-  return checkShard(call, call.in[1], call.out[0], call.in[0]);
+  SHARDC_REQUIRE_OK(acceptsEmbeddingBwd(call));
+  return checkShard(call, call.out[0], call.in[0]);
 }
 
 /// Counting sort of the rows by id. Ids outside the table are skipped.
@@ -190,11 +170,12 @@ void runEmbeddingShardBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kEmbedding = {"embedding_host", runEmbedding, acceptsEmbedding};
-const Kernel kEmbeddingBwd = {"embedding_bwd_host", runEmbeddingBwd, acceptsEmbeddingBwd,
-                              workspaceOf<Buffers>};
-const Kernel kEmbeddingShard = {"embedding_shard_host", runEmbeddingShard, acceptsEmbeddingShard};
-const Kernel kEmbeddingShardBwd = {"embedding_shard_bwd_host", runEmbeddingShardBwd,
-                                   acceptsEmbeddingShardBwd, workspaceOf<Buffers>};
+const Kernel kEmbedding = kernelOf<OpKind::Embedding>(runEmbedding);
+const Kernel kEmbeddingBwd =
+    kernelOf<OpKind::EmbeddingBwd, acceptsEmbeddingBwd, 1>(runEmbeddingBwd, workspaceOf<Buffers>);
+const Kernel kEmbeddingShard =
+    kernelOf<OpKind::EmbeddingShard, acceptsEmbeddingShard>(runEmbeddingShard);
+const Kernel kEmbeddingShardBwd = kernelOf<OpKind::EmbeddingShardBwd, acceptsEmbeddingShardBwd, 1>(
+    runEmbeddingShardBwd, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::host

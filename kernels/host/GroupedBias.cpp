@@ -52,14 +52,6 @@ struct GroupBuffers {
       : groups(call.in[2], call.in[0].shape[0], scratch) {}
 };
 
-const char *acceptsGroupedBias(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 4, 1, 1}));
-  const Tensor &x = call.in[0], &y = call.out[0];
-  SHARDC_REQUIRE_OK(checkBiases(x, call.in[1], call.in[2], weightsOf(call, 3)));
-  SHARDC_REQUIRE(isData(y) && y.rank == 2 && sameMatrix(x, y), "x and y differ in shape");
-  return nullptr;
-}
-
 void runGroupedBias(const Call &call) {
   Scratch scratch(call);
   GroupBuffers buffers(call, scratch);
@@ -81,11 +73,6 @@ struct SumBuffers {
   }
 };
 
-const char *acceptsGroupedBiasBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1, 1}));
-  return checkBiases(call.in[0], call.out[0], call.in[1], weightsOf(call, 2));
-}
-
 /// A group's gradient is the sum of its rows in all slots, each times its weight if there are
 /// weights.
 void runGroupedBiasBwd(const Call &call) {
@@ -105,11 +92,6 @@ void runGroupedBiasBwd(const Call &call) {
       }
     writeSums(call.out[0], group * cols, cols, buffers.sums, buffers.rounded);
   }
-}
-
-const char *acceptsGroupedBiasDot(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  return checkBiases(call.in[0], call.in[1], call.in[2], &call.out[0]);
 }
 
 /// The bias's part of the gradient of a row's weight: the dot product of dy and the bias of the
@@ -134,20 +116,6 @@ void runGroupedBiasDot(const Call &call) {
 
 } // namespace
 
-const char *checkBiases(const Tensor &rows, const Tensor &bias, const Tensor &counts,
-                        const Tensor *weights) {
-  SHARDC_REQUIRE(isData(rows) && isData(bias) && (weights == nullptr || isData(*weights)),
-                 "rows, biases and weights are not f32, bf16 or f16");
-  SHARDC_REQUIRE(rows.rank == 2 && bias.rank == 2 && bias.cols() == rows.cols(),
-                 "rows and biases are not [n, m] and [E, m]");
-  SHARDC_REQUIRE_OK(checkCounts(counts, rows.rows()));
-  SHARDC_REQUIRE(counts.shape[1] == bias.shape[0], "there is not one bias for each run");
-  SHARDC_REQUIRE(weights == nullptr ||
-                     (weights->rank == 2 && weights->cols() == 1 && weights->rows() == rows.rows()),
-                 "there is not one weight for each row");
-  return nullptr;
-}
-
 void addBiases(const RowGroups &groups, const Tensor &x, const Tensor &bias, const Tensor *weights,
                const Tensor &y) {
   int64_t cols = y.cols();
@@ -164,11 +132,11 @@ void addBiases(const RowGroups &groups, const Tensor &x, const Tensor &bias, con
   });
 }
 
-const Kernel kGroupedBias = {"grouped_bias_host", runGroupedBias, acceptsGroupedBias,
-                             workspaceOf<GroupBuffers>};
-const Kernel kGroupedBiasBwd = {"grouped_bias_bwd_host", runGroupedBiasBwd, acceptsGroupedBiasBwd,
-                                workspaceOf<SumBuffers>};
-const Kernel kGroupedBiasDot = {"grouped_bias_dot_host", runGroupedBiasDot, acceptsGroupedBiasDot,
-                                workspaceOf<GroupBuffers>};
+const Kernel kGroupedBias =
+    kernelOf<OpKind::GroupedBias, acceptsCounts<2>>(runGroupedBias, workspaceOf<GroupBuffers>);
+const Kernel kGroupedBiasBwd = kernelOf<OpKind::GroupedBiasBwd, acceptsCounts<1>, 1>(
+    runGroupedBiasBwd, workspaceOf<SumBuffers>);
+const Kernel kGroupedBiasDot = kernelOf<OpKind::GroupedBiasDot, acceptsCounts<2>>(
+    runGroupedBiasDot, workspaceOf<GroupBuffers>);
 
 } // namespace shardc::kernels::host

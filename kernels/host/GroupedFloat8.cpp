@@ -174,18 +174,9 @@ const char *checkFloat8(const Call &call, int amax) {
                  "amaxes are seen in one of operands and results");
   if (!isDelayed)
     return nullptr;
-  const Tensor &expected = call.in[amax];
-  SHARDC_REQUIRE(expected.dtype == DType::F32 && expected.rank == 1, "amaxes are not f32[n]");
   int64_t groups = call.groupSize * call.in[2].shape[1];
-  SHARDC_REQUIRE(std::max(call.attrs.slot, call.attrs.b_slot) <= expected.numel() - groups,
+  SHARDC_REQUIRE(std::max(call.attrs.slot, call.attrs.b_slot) <= call.in[amax].numel() - groups,
                  "a slot is beyond the amaxes");
-  if (call.outCount == 1)
-    return nullptr;
-  const Tensor &in = call.in[amax + 1], &out = call.out[1];
-  SHARDC_REQUIRE(in.dtype == DType::F32 && sameShape(in, expected),
-                 "the numbers of seen and of expected amaxes differ");
-  SHARDC_REQUIRE(in.data == out.data && out.dtype == in.dtype && sameShape(in, out),
-                 "amaxes are not seen in place");
   return nullptr;
 }
 

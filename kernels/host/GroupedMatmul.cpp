@@ -41,38 +41,15 @@ struct Buffers {
   }
 };
 
-/// The checks of both products. `amax` is the index of the operand with expected amaxes, if the
-/// call has it.
-const char *checkProduct(const Call &call, int amax) {
-  const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &c = call.out[0];
-  SHARDC_REQUIRE(isData(a) && isData(c), "operands are not f32, bf16 or f16");
-  SHARDC_REQUIRE(a.rank == 2 && b.rank == 3 && c.rank == 2,
-                 "operands and product are not [n, k], [E, k, m] and [n, m]");
-  int64_t k = b.shape[call.attrs.trans_b ? 2 : 1], m = b.shape[call.attrs.trans_b ? 1 : 2];
-  SHARDC_REQUIRE(a.cols() == k && c.cols() == m && c.rows() == a.rows(),
-                 "the product's shape is not that of the operands");
-  SHARDC_REQUIRE_OK(checkCounts(counts, a.rows()));
-  SHARDC_REQUIRE(counts.shape[1] == b.shape[0], "there is not one matrix for each run");
-  return checkFloat8(call, amax);
-}
-
-const char *acceptsGroupedMatMul(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 5, 1, 2}));
-  SHARDC_REQUIRE(isData(call.in[1]), "operands are not f32, bf16 or f16");
-  return checkProduct(call, 3);
+template <int kAmax> const char *acceptsProduct(const Call &call) {
+  SHARDC_REQUIRE_OK(acceptsCounts<2>(call));
+  return checkFloat8(call, kAmax);
 }
 
 const char *acceptsGroupedMatMulScaled(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {4, 6, 1, 2}));
-  const Tensor &scales = call.in[3];
-  SHARDC_REQUIRE(call.in[1].dtype == DType::F8E4M3, "matrices are not f8e4m3");
   SHARDC_REQUIRE(isScaledWhole(static_cast<Fp8Factors>(call.attrs.fp8_recipe)),
                  "the recipe has no scales of whole matrices");
-  SHARDC_REQUIRE_OK(checkProduct(call, 4));
-  SHARDC_REQUIRE(scales.dtype == DType::F32 && scales.rank == 2 &&
-                     scales.shape[0] == call.in[1].shape[0] && scales.shape[1] == 4,
-                 "scales of matrices are not f32[E, 4]");
-  return nullptr;
+  return acceptsProduct<4>(call);
 }
 
 /// Multiplies the rows of a group in panels of `panelRows` rows, which bounds the workspace. A
@@ -115,30 +92,9 @@ struct GradientBuffers {
   }
 };
 
-const char *checkGradient(const Call &call) {
-  const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &dw = call.out[0];
-  SHARDC_REQUIRE(isData(a) && isData(b) && isData(dw), "operands are not f32, bf16 or f16");
-  SHARDC_REQUIRE(a.rank == 2 && b.rank == 2 && dw.rank == 3,
-                 "operands and gradient are not [n, k], [n, m] and [E, k, m]");
-  SHARDC_REQUIRE(a.rows() == b.rows() && dw.shape[1] == a.cols() && dw.shape[2] == b.cols(),
-                 "the gradient's shape is not that of the operands");
-  SHARDC_REQUIRE_OK(checkCounts(counts, a.rows()));
-  SHARDC_REQUIRE(counts.shape[1] == dw.shape[0], "there is not one matrix for each run");
-  return nullptr;
-}
-
-const char *acceptsGroupedMatMulBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 5, 1, 2, 1}));
-  SHARDC_REQUIRE_OK(checkGradient(call));
-  return checkFloat8(call, 3);
-}
-
 const char *acceptsGroupedMatMulBwdSquares(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 2, 2, 1}));
-  SHARDC_REQUIRE_OK(checkGradient(call));
   SHARDC_REQUIRE(call.attrs.fp8_recipe == 0, "a gradient with squares has 8-bit operands");
-  SHARDC_REQUIRE(isScalar(call.out[1], DType::F64), "the sum of squares is not one f64");
-  return nullptr;
+  return acceptsCounts<2>(call);
 }
 
 /// dW = Aᵀ·B of each group, summed over its slots.
@@ -178,14 +134,15 @@ template <typename Plain> size_t workspace(const Call &call) {
 
 } // namespace
 
-const Kernel kGroupedMatMul = {"grouped_matmul_host", runGroupedMatMul, acceptsGroupedMatMul,
-                               workspace<Buffers>};
-const Kernel kGroupedMatMulScaled = {"grouped_matmul_scaled_host", runGroupedScaled,
-                                     acceptsGroupedMatMulScaled, workspaceOf<Float8Buffers>};
-const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_host", runGroupedMatMulBwd,
-                                  acceptsGroupedMatMulBwd, workspace<GradientBuffers>};
-const Kernel kGroupedMatMulBwdSquares = {"grouped_matmul_bwd_squares_host",
-                                         runGroupedMatMulBwdSquares, acceptsGroupedMatMulBwdSquares,
-                                         workspaceOf<GradientBuffers>};
+const Kernel kGroupedMatMul =
+    kernelOf<OpKind::GroupedMatMul, acceptsProduct<3>>(runGroupedMatMul, workspace<Buffers>);
+const Kernel kGroupedMatMulScaled =
+    kernelOf<OpKind::GroupedMatMulScaled, acceptsGroupedMatMulScaled>(runGroupedScaled,
+                                                                      workspaceOf<Float8Buffers>);
+const Kernel kGroupedMatMulBwd = kernelOf<OpKind::GroupedMatMulBwd, acceptsProduct<3>, 1>(
+    runGroupedMatMulBwd, workspace<GradientBuffers>);
+const Kernel kGroupedMatMulBwdSquares =
+    kernelOf<OpKind::GroupedMatMulBwdSquares, acceptsGroupedMatMulBwdSquares, 1>(
+        runGroupedMatMulBwdSquares, workspaceOf<GradientBuffers>);
 
 } // namespace shardc::kernels::host

@@ -22,13 +22,10 @@ namespace {
 bool isOfBlocks(const Call &call) { return isRecord(call.out[0].dtype); }
 
 const char *acceptsInitBlock(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 2}));
   SHARDC_REQUIRE(isData(call.out[0]) || (isOfBlocks(call) && call.outCount == 1),
                  "init_block writes f32, bf16, f16, nf4x64 and nf4x512");
   if (call.outCount > 1)
-    SHARDC_REQUIRE(call.out[0].dtype == DType::BF16 && call.out[1].dtype == DType::U16 &&
-                       call.out[0].numel() == call.out[1].numel(),
-                   "remainders are not u16 beside as many weights in bf16");
+    SHARDC_REQUIRE(call.out[0].dtype == DType::BF16, "weights beside remainders are not bf16");
   SHARDC_REQUIRE_OK(checkRanges(call, 0, call.out[0]));
   for (const ParamRange &range : rangesOfShard(call, 0)) {
     SHARDC_REQUIRE(range.globalBegin >= 0, "a range begins before its parameter");
@@ -113,6 +110,6 @@ void runInitBlock(const Call &call) {
 
 } // namespace
 
-const Kernel kInitBlock = {"init_block_host", runInitBlock, acceptsInitBlock};
+const Kernel kInitBlock = kernelOf<OpKind::InitBlock, acceptsInitBlock>(runInitBlock);
 
 } // namespace shardc::kernels::host

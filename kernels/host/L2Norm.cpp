@@ -19,14 +19,6 @@ struct Buffers {
   }
 };
 
-const char *acceptsL2Norm(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 2, 2}));
-  const Tensor &x = call.in[0], &y = call.out[0];
-  SHARDC_REQUIRE(isData(x) && isData(y), "l2norm takes f32, bf16 and f16");
-  SHARDC_REQUIRE(sameMatrix(x, y), "x and y differ in shape");
-  return checkStatistic(x, call.out[1]);
-}
-
 /// y = x / sqrt(mean(x²) + eps), without a weight.
 void runL2Norm(const Call &call) {
   Scratch scratch(call);
@@ -42,14 +34,6 @@ void runL2Norm(const Call &call) {
       to[i] = from[i] * rstd[row];
     writeF32(y, row * n, n, to);
   }
-}
-
-const char *acceptsL2NormBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
-  SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "l2norm_bwd takes f32, bf16 and f16");
-  SHARDC_REQUIRE(sameMatrix(dy, x) && sameMatrix(dy, dx), "dy, x and dx differ in shape");
-  return checkStatistic(x, call.in[2]);
 }
 
 /// dx = rstd · (dy - h · mean(dy · h)), with h = x · rstd.
@@ -70,7 +54,7 @@ void runL2NormBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kL2Norm = {"l2norm_host", runL2Norm, acceptsL2Norm, workspaceOf<Buffers>};
-const Kernel kL2NormBwd = {"l2norm_bwd_host", runL2NormBwd, acceptsL2NormBwd, workspaceOf<Buffers>};
+const Kernel kL2Norm = kernelOf<OpKind::L2Norm>(runL2Norm, workspaceOf<Buffers>);
+const Kernel kL2NormBwd = kernelOf<OpKind::L2NormBwd>(runL2NormBwd, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::host

@@ -59,44 +59,8 @@ Angles anglesOf(const Call &call, const Parts &parts, bool isBackwards, const Bu
   return {call.attrs, parts.q, parts.positions, isBackwards, buffers.cosines, buffers.sines};
 }
 
-bool isRows(const Tensor &t, int64_t rows, int64_t cols) {
-  return (t.rank == 2 || t.rank == 3) && t.cols() == cols && t.rows() == rows;
-}
-
-/// Checks element types and shapes. Heads and rows swap roles as operands and results in the
-/// backward op.
-const char *check(const Call &call, bool isBackward) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 4, 3, 3}));
-  for (int i = 0; i < 3; ++i)
-    SHARDC_REQUIRE(isData(call.in[i]) && isData(call.out[i]),
-                   "heads or rows are not f32, bf16 or f16");
-  for (int i = 0; i < 3; ++i)
-    SHARDC_REQUIRE((isBackward ? call.in[i] : call.out[i]).rank == 4,
-                   "q, k or v is not [B, S, N, channels]");
-  Parts parts(call, isBackward);
-  SHARDC_REQUIRE(std::equal(parts.q.shape, parts.q.shape + 4, parts.k.shape),
-                 "q and k differ in shape");
-  SHARDC_REQUIRE(std::equal(parts.q.shape, parts.q.shape + 3, parts.v.shape),
-                 "k and v differ in batch, sequence or heads");
-  SHARDC_REQUIRE_OK(checkRotary(call.attrs, parts.keyChannels));
-  SHARDC_REQUIRE(parts.plain() > 0, "keys have no channels without positions");
-  SHARDC_REQUIRE(isRows(parts.queries, parts.rows(), parts.heads * parts.keyChannels),
-                 "rows of queries are not [B, S, N·(C+P)]");
-  SHARDC_REQUIRE(
-      isRows(parts.keyValues, parts.rows(), parts.heads * (parts.plain() + parts.valueChannels)),
-      "rows of keys and values are not [B, S, N·(C+E)]");
-  SHARDC_REQUIRE(isRows(parts.krot, parts.rows(), parts.rotated),
-                 "rotated channels of keys are not [B, S, P]");
-  const Tensor *given = parts.positions;
-  SHARDC_REQUIRE(given == nullptr ||
-                     (given->dtype == DType::I32 && given->rank == 2 &&
-                      given->shape[0] == parts.batch && given->shape[1] == parts.length),
-                 "positions are not i32[B, S]");
-  return nullptr;
-}
-
-const char *accepts(const Call &call) { return check(call, false); }
-const char *acceptsBwd(const Call &call) { return check(call, true); }
+const char *accepts(const Call &call) { return checkRotary(call.attrs, call.out[0].cols()); }
+const char *acceptsBwd(const Call &call) { return checkRotary(call.attrs, call.in[0].cols()); }
 
 /// Offsets of one head of a row in each tensor.
 struct Head {
@@ -168,24 +132,6 @@ void runBwd(const Call &call) {
 
 // ---- columns ----
 
-const char *checkColumns(const Tensor &x, const Tensor &a, const Tensor &b) {
-  SHARDC_REQUIRE(isData(x) && isData(a) && isData(b), "rows are not f32, bf16 or f16");
-  SHARDC_REQUIRE(x.rank >= 2 && a.rank >= 2 && b.rank >= 2, "parts of rows are no matrices");
-  SHARDC_REQUIRE(x.rows() == a.rows() && x.rows() == b.rows(), "parts differ in rows");
-  SHARDC_REQUIRE(x.cols() == a.cols() + b.cols(), "a row is not as long as its parts");
-  return nullptr;
-}
-
-const char *acceptsSplit(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 2, 2}));
-  return checkColumns(call.in[0], call.out[0], call.out[1]);
-}
-
-const char *acceptsJoin(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
-  return checkColumns(call.out[0], call.in[0], call.in[1]);
-}
-
 void copyRow(const Tensor &from, int64_t in, const Tensor &to, int64_t out, int64_t n) {
   float buffer[kBlock];
   for (int64_t begin = 0; begin < n; begin += kBlock) {
@@ -212,9 +158,10 @@ void runJoin(const Call &call) {
 
 } // namespace
 
-const Kernel kLatentHeads = {"latent_heads_host", run, accepts, workspaceOf<Buffers>};
-const Kernel kLatentHeadsBwd = {"latent_heads_bwd_host", runBwd, acceptsBwd, workspaceOf<Buffers>};
-const Kernel kSplitColumns = {"split_columns_host", runSplit, acceptsSplit};
-const Kernel kJoinColumns = {"join_columns_host", runJoin, acceptsJoin};
+const Kernel kLatentHeads = kernelOf<OpKind::LatentHeads, accepts>(run, workspaceOf<Buffers>);
+const Kernel kLatentHeadsBwd =
+    kernelOf<OpKind::LatentHeadsBwd, acceptsBwd>(runBwd, workspaceOf<Buffers>);
+const Kernel kSplitColumns = kernelOf<OpKind::SplitColumns>(runSplit);
+const Kernel kJoinColumns = kernelOf<OpKind::JoinColumns>(runJoin);
 
 } // namespace shardc::kernels::host

@@ -60,19 +60,6 @@ void normRow(const Call &call, const float *x, Parameters parameters, const Tens
   finishRow(parameters, y, row, buffer, rstd[row]);
 }
 
-/// Checks operands x, w, bias and result y, with the mean and rstd of x.
-const char *checkLayerNorm(const Call &call, const Tensor &mean, const Tensor &rstd) {
-  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
-  SHARDC_REQUIRE_OK(checkStatistic(call.in[0], mean));
-  return checkStatistic(call.in[0], rstd);
-}
-
-const char *acceptsLayerNorm(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 3, 3}));
-  return checkLayerNorm(call, call.out[1], call.out[2]);
-}
-
 void runLayerNorm(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
@@ -82,11 +69,6 @@ void runLayerNorm(const Call &call) {
   for (int64_t row = 0; row < rows; ++row)
     normRow(call, readF32(x, row * n, n, buffers.x), parameters, call.out[0], row, buffers.y,
             static_cast<float *>(call.out[1].data), static_cast<float *>(call.out[2].data));
-}
-
-const char *acceptsLayerNormAgain(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 1, 1}));
-  return checkLayerNorm(call, call.in[3], call.in[4]);
 }
 
 /// Computes the norm again from the saved mean and rstd, without the sums over rows.
@@ -118,15 +100,8 @@ struct BwdBuffers {
 };
 
 const char *acceptsLayerNormBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {5, 6, 1, 3, 6}));
   SHARDC_REQUIRE(call.outCount != 2, "the gradient of a weight comes with that of its bias");
-  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
-  for (int i = 1; i < call.outCount; ++i)
-    SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[i]));
-  if (call.inCount > 5)
-    SHARDC_REQUIRE_OK(checkNorm(call.in[5], call.in[0], call.in[2]));
-  SHARDC_REQUIRE_OK(checkStatistic(call.in[1], call.in[3]));
-  return checkStatistic(call.in[1], call.in[4]);
+  return nullptr;
 }
 
 SHARDC_CLONES void gradientsOfRow(const float *dy, const float *x, const float *w, float mean,
@@ -179,10 +154,10 @@ void runLayerNormBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kLayerNorm = {"layernorm_host", runLayerNorm, acceptsLayerNorm, workspaceOf<Buffers>};
-const Kernel kLayerNormAgain = {"layernorm_again_host", runLayerNormAgain, acceptsLayerNormAgain,
-                                workspaceOf<Buffers>};
-const Kernel kLayerNormBwd = {"layernorm_bwd_host", runLayerNormBwd, acceptsLayerNormBwd,
-                              workspaceOf<BwdBuffers>};
+const Kernel kLayerNorm = kernelOf<OpKind::LayerNorm>(runLayerNorm, workspaceOf<Buffers>);
+const Kernel kLayerNormAgain =
+    kernelOf<OpKind::LayerNormAgain>(runLayerNormAgain, workspaceOf<Buffers>);
+const Kernel kLayerNormBwd = kernelOf<OpKind::LayerNormBwd, acceptsLayerNormBwd, 6>(
+    runLayerNormBwd, workspaceOf<BwdBuffers>);
 
 } // namespace shardc::kernels::host

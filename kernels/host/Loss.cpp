@@ -80,10 +80,6 @@ float lossScale(const Call &call, int state) {
   return scale * static_cast<const StepState *>(call.in[state].data)->lossScale;
 }
 
-const char *checkScaleState(const Call &call, int state) {
-  return call.inCount > state ? checkStateSize(call.in[state]) : nullptr;
-}
-
 float gradientFactor(const Attrs &attrs, float scale, float mask, float n) {
   float factor = scale * mask;
   return attrs.per_token ? factor : factor / std::max(n, 1.0f);
@@ -109,18 +105,12 @@ void gradientOfRow(const float *logits, const Columns &columns, float lse, int32
     d[label - columns.first] -= ofLabel;
 }
 
-const char *checkColumns(const Call &call, int64_t rows, int64_t cols, const Tensor &labels) {
-  SHARDC_REQUIRE(labels.dtype == DType::I32 && labels.numel() == rows, "labels are not i32[T]");
+const char *checkColumns(const Call &call, int64_t cols) {
   SHARDC_REQUIRE(call.attrs.valid_cols >= 0 && call.attrs.valid_cols <= cols * call.groupSize,
                  "valid_cols is not from 0 to the columns of the logits");
   return nullptr;
 }
-
-const char *checkLabels(const Call &call, int64_t rows, int64_t cols, const Tensor &labels,
-                        const Tensor &mask) {
-  SHARDC_REQUIRE(mask.dtype == DType::F32 && mask.numel() == rows, "the mask is not f32[T]");
-  return checkColumns(call, rows, cols, labels);
-}
+const char *acceptsLogits(const Call &call) { return checkColumns(call, call.in[0].cols()); }
 
 namespace {
 
@@ -132,16 +122,6 @@ struct Buffers {
     dlogits = scratch.take<float>(call.in[0].cols());
   }
 };
-
-const char *acceptsCrossEntropy(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 2, 2}));
-  const Tensor &logits = call.in[0];
-  SHARDC_REQUIRE(isData(logits), "logits are not f32, bf16 or f16");
-  for (int r = 0; r < 2; ++r)
-    SHARDC_REQUIRE(call.out[r].dtype == DType::F32 && call.out[r].numel() == logits.rows(),
-                   "losses or lse are not f32[T]");
-  return checkLabels(call, logits.rows(), logits.cols(), call.in[1], call.in[2]);
-}
 
 void runCrossEntropy(const Call &call) {
   Scratch scratch(call);
@@ -157,17 +137,6 @@ void runCrossEntropy(const Call &call) {
     lse[row] = lseOfRow(x, valid);
     losses[row] = lossOfRow(x, valid, lse[row], labels[row], mask[row]);
   }
-}
-
-const char *acceptsCrossEntropyBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {5, 6, 1, 1}));
-  const Tensor &logits = call.in[0], &lse = call.in[1], &n = call.in[4], &dlogits = call.out[0];
-  SHARDC_REQUIRE(isData(logits) && isData(dlogits), "logits or dlogits are not f32, bf16 or f16");
-  SHARDC_REQUIRE(sameMatrix(logits, dlogits), "logits and dlogits differ in shape");
-  SHARDC_REQUIRE(lse.dtype == DType::F32 && lse.numel() == logits.rows(), "lse is not f32[T]");
-  SHARDC_REQUIRE(isScalar(n, DType::F32), "the token count is not one f32");
-  SHARDC_REQUIRE_OK(checkScaleState(call, 5));
-  return checkLabels(call, logits.rows(), logits.cols(), call.in[2], call.in[3]);
 }
 
 void runCrossEntropyBwd(const Call &call) {
@@ -192,9 +161,9 @@ void runCrossEntropyBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kCrossEntropy = {"cross_entropy_host", runCrossEntropy, acceptsCrossEntropy,
-                              workspaceOf<Buffers>};
-const Kernel kCrossEntropyBwd = {"cross_entropy_bwd_host", runCrossEntropyBwd,
-                                 acceptsCrossEntropyBwd, workspaceOf<Buffers>};
+const Kernel kCrossEntropy =
+    kernelOf<OpKind::CrossEntropy, acceptsLogits>(runCrossEntropy, workspaceOf<Buffers>);
+const Kernel kCrossEntropyBwd =
+    kernelOf<OpKind::CrossEntropyBwd, acceptsLogits>(runCrossEntropyBwd, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::host

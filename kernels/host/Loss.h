@@ -59,9 +59,6 @@ float lossOfRow(const float *logits, int64_t valid, float lse, int32_t label, fl
 /// call has operand `state`.
 float lossScale(const Call &call, int state);
 
-/// Null, or the reason why operand `state`, if the call has it, is not a step state.
-const char *checkScaleState(const Call &call, int state);
-
 /// The factor of (softmax - onehot): scale·mask, divided by max(n, 1) unless per_token.
 float gradientFactor(const Attrs &attrs, float scale, float mask, float n);
 
@@ -71,10 +68,9 @@ float gradientFactor(const Attrs &attrs, float scale, float mask, float n);
 void gradientOfRow(const float *logits, const Columns &columns, float lse, int32_t label,
                    float factor, float cap, float *d);
 
-/// Null, or the reason why labels and valid_cols do not match `rows` rows of `cols` logits.
-const char *checkColumns(const Call &call, int64_t rows, int64_t cols, const Tensor &labels);
-/// Like checkColumns(); also checks the mask.
-const char *checkLabels(const Call &call, int64_t rows, int64_t cols, const Tensor &labels,
-                        const Tensor &mask);
+/// Null, or the reason why valid_cols does not match logits with `cols` columns.
+const char *checkColumns(const Call &call, int64_t cols);
+/// The same for logits as operand 0.
+const char *acceptsLogits(const Call &call);
 
 } // namespace shardc::kernels::host

@@ -43,20 +43,11 @@ struct Buffers {
 };
 
 const char *acceptsMatMul(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1, 1}));
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
-  SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "matmul takes f32, bf16 and f16");
   SHARDC_REQUIRE(a.rank >= 2 && b.rank >= 2 && c.rank >= 2,
                  "an operand or product is not a matrix");
-  Extents extents(call);
   int64_t extentMax = std::max({a.rows(), b.rows(), a.cols(), b.cols()});
   SHARDC_REQUIRE(extentMax < (int64_t{1} << 31), "a matrix has 2^31 rows or more");
-  SHARDC_REQUIRE(extents.k == extents.kOfB, "the operands' inner extents differ");
-  SHARDC_REQUIRE(c.rows() == extents.m && c.cols() == extents.n,
-                 "the product's shape is not that of the operands");
-  if (call.inCount > 2)
-    SHARDC_REQUIRE(isData(call.in[2]) && isVector(call.in[2], extents.n),
-                   "the bias is not an f32, bf16 or f16 vector as long as a row");
   return nullptr;
 }
 
@@ -86,6 +77,6 @@ void runMatMul(const Call &call) {
 
 } // namespace
 
-const Kernel kMatMul = {"matmul_host", runMatMul, acceptsMatMul, workspaceOf<Buffers>};
+const Kernel kMatMul = kernelOf<OpKind::MatMul, acceptsMatMul, 1>(runMatMul, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::host

@@ -159,8 +159,7 @@ const char *checkParts(const Call &call, const Tensor &sums) {
   const Attrs &attrs = call.attrs;
   SHARDC_REQUIRE(call.in[X].dtype == (attrs.ns_step == 0 ? DType::F32 : typeOfParts(call)),
                  "the parts of matrices do not have the type of 'products'");
-  SHARDC_REQUIRE(sums.dtype == DType::F32 && call.in[Momentum].dtype == DType::F32,
-                 "the sums of matrices or the momentum are not f32");
+  SHARDC_REQUIRE(call.in[Momentum].dtype == DType::F32, "the momentum is not f32");
   // Without ranges, only shapes are checked.
   SHARDC_REQUIRE(call.rangesOf != nullptr || call.rangesCount == 0,
                  "the ranges of the parts of matrices are missing");
@@ -180,7 +179,6 @@ const char *checkParts(const Call &call, const Tensor &sums) {
 }
 
 const char *acceptsMuonSums(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
   SHARDC_REQUIRE_OK(checkParts(call, call.out[0]));
   for (const ParamRange &range : rangesOfShard(call, 0))
     SHARDC_REQUIRE(call.attrs.sum_ranks % range.parts == 0,
@@ -189,7 +187,6 @@ const char *acceptsMuonSums(const Call &call) {
 }
 
 const char *acceptsMuonStep(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
   SHARDC_REQUIRE(call.out[0].numel() == call.in[X].numel() &&
                      call.out[0].dtype == typeOfParts(call),
                  "the result is not as large as the parts, or not of the type of 'products'");
@@ -198,7 +195,9 @@ const char *acceptsMuonStep(const Call &call) {
 
 } // namespace
 
-const Kernel kMuonSums = {"muon_sums_host", runMuonSums, acceptsMuonSums, workspaceOf<Buffers>};
-const Kernel kMuonStep = {"muon_step_host", runMuonStep, acceptsMuonStep, workspaceOf<Buffers>};
+const Kernel kMuonSums =
+    kernelOf<OpKind::MuonSums, acceptsMuonSums>(runMuonSums, workspaceOf<Buffers>);
+const Kernel kMuonStep =
+    kernelOf<OpKind::MuonStep, acceptsMuonStep>(runMuonStep, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::host

@@ -1,4 +1,4 @@
-// Shared by rmsnorm and layernorm: their checks, and their weight in fp32.
+// Shared by rmsnorm and layernorm: the arithmetic of rows, and their weight in fp32.
 #pragma once
 
 #include "kernels/host/Check.h"
@@ -10,20 +10,6 @@ namespace shardc::kernels::host {
 
 /// The norm's weight in fp32, plus one if zero_centered. `buffer` must be as large as the weight.
 const float *normWeight(const Call &call, const Tensor &weight, float *buffer);
-
-/// Null, or the reason why x, y and weight do not have the types and shapes of a norm.
-inline const char *checkNorm(const Tensor &x, const Tensor &y, const Tensor &weight) {
-  SHARDC_REQUIRE(isData(x) && isData(y) && isData(weight),
-                 "a norm's data are not f32, bf16 or f16");
-  SHARDC_REQUIRE(sameMatrix(x, y), "a norm's operands and results differ in shape");
-  SHARDC_REQUIRE(isVector(weight, x.cols()), "a norm's weight or bias is not as long as a row");
-  return nullptr;
-}
-inline const char *checkStatistic(const Tensor &x, const Tensor &statistic) {
-  SHARDC_REQUIRE(statistic.dtype == DType::F32, "a norm's statistic is not f32");
-  SHARDC_REQUIRE(statistic.numel() == x.rows(), "a norm's statistic is not one number a row");
-  return nullptr;
-}
 
 /// 1/sqrt(mean(x²) + eps) of a row.
 float rstdOf(const Call &call, const float *x, int64_t n);

@@ -29,12 +29,6 @@ float rstdOfMean(const Call &call, const Tensor &squares, int64_t row) {
   return static_cast<float>(1.0 / std::sqrt(mean + call.attrs.eps));
 }
 
-const char *acceptsRmsNormPart(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
-  return checkStatistic(call.in[0], call.in[2]);
-}
-
 void runRmsNormPart(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
@@ -45,15 +39,6 @@ void runRmsNormPart(const Call &call) {
     scaleRow(readF32(x, row * n, n, buffers.x), w, rstdOfMean(call, call.in[2], row), n, to);
     writeF32(y, row * n, n, to);
   }
-}
-
-const char *acceptsRmsNormPartBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 1, 2, 2}));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
-  SHARDC_REQUIRE_OK(
-      checkNorm(call.in[1], call.in[0], call.outCount > 1 ? call.out[1] : call.in[2]));
-  SHARDC_REQUIRE_OK(checkStatistic(call.in[1], call.in[3]));
-  return checkStatistic(call.in[1], call.in[4]);
 }
 
 void runRmsNormPartBwd(const Call &call) {
@@ -75,9 +60,8 @@ void runRmsNormPartBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kRmsNormPart = {"rmsnorm_part_host", runRmsNormPart, acceptsRmsNormPart,
-                             workspaceOf<Buffers>};
-const Kernel kRmsNormPartBwd = {"rmsnorm_part_bwd_host", runRmsNormPartBwd, acceptsRmsNormPartBwd,
-                                workspaceOf<RmsNormGradient>};
+const Kernel kRmsNormPart = kernelOf<OpKind::RmsNormPart>(runRmsNormPart, workspaceOf<Buffers>);
+const Kernel kRmsNormPartBwd =
+    kernelOf<OpKind::RmsNormPartBwd, nullptr, 2>(runRmsNormPartBwd, workspaceOf<RmsNormGradient>);
 
 } // namespace shardc::kernels::host

@@ -34,28 +34,12 @@ int64_t placeOfPart(const Attrs &attrs, int64_t row, int64_t rows) {
 
 namespace {
 
-/// `joined` has the columns of one part, and `apart` those of all parts that are kept.
-const char *acceptsParts(const Call &call, const Tensor &joined, const Tensor &apart) {
-  SHARDC_REQUIRE(isData(joined) && isData(apart), "parts are f32, bf16 or f16");
-  SHARDC_REQUIRE(joined.rank == 2 && apart.rank == 2 && joined.shape[0] == apart.shape[0],
-                 "operand and result are not matrices with the same rows");
-  SHARDC_REQUIRE_OK(checkParts(call.attrs, joined.shape[0]));
-  int64_t parts = call.attrs.parts;
-  SHARDC_REQUIRE(std::popcount(static_cast<uint64_t>(call.attrs.kept)) == parts,
+template <bool kContracts> const char *accepts(const Call &call) {
+  const Tensor &rows = kContracts ? call.out[0] : call.in[0];
+  SHARDC_REQUIRE_OK(checkParts(call.attrs, rows.shape[0]));
+  SHARDC_REQUIRE(std::popcount(static_cast<uint64_t>(call.attrs.kept)) == call.attrs.parts,
                  "kept has not as many bits as parts");
-  SHARDC_REQUIRE(apart.shape[1] % parts == 0 && apart.shape[1] / parts == joined.shape[1],
-                 "there are not columns for each part that is kept");
   return nullptr;
-}
-
-const char *acceptsExpand(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
-  return acceptsParts(call, call.in[0], call.out[0]);
-}
-
-const char *acceptsContract(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1, 1}));
-  return acceptsParts(call, call.out[0], call.in[0]);
 }
 
 /// Writes each row of b to one of its `parts` places in w, and zeros to the others.
@@ -94,7 +78,7 @@ void runContract(const Call &call) {
 
 } // namespace
 
-const Kernel kExpandParts = {"expand_parts_host", runExpand, acceptsExpand};
-const Kernel kContractParts = {"contract_parts_host", runContract, acceptsContract};
+const Kernel kExpandParts = kernelOf<OpKind::ExpandParts, accepts<false>>(runExpand);
+const Kernel kContractParts = kernelOf<OpKind::ContractParts, accepts<true>, 1>(runContract);
 
 } // namespace shardc::kernels::host

@@ -11,24 +11,6 @@ namespace shardc::kernels::host {
 namespace {
 
 const char *acceptsPreferenceLoss(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 4, 4, 4}));
-  const Tensor &losses = call.in[0], &mask = call.in[1], &docs = call.in[2];
-  SHARDC_REQUIRE(mask.dtype == DType::F32 && mask.rank == 2, "the mask is not f32[B, S]");
-  SHARDC_REQUIRE(docs.dtype == DType::I32 && sameShape(docs, mask), "docs are not i32[B, S]");
-  SHARDC_REQUIRE(losses.dtype == DType::F32 && losses.numel() == mask.numel(),
-                 "losses are not f32[T]");
-  SHARDC_REQUIRE(call.inCount < 4 ||
-                     (call.in[3].dtype == DType::F32 && sameShape(call.in[3], mask)),
-                 "the reference is not f32[B, S]");
-  int64_t batch = mask.shape[0];
-  SHARDC_REQUIRE(call.out[0].dtype == DType::F32 && isVector(call.out[0], batch),
-                 "pairs are not f32[B]");
-  SHARDC_REQUIRE(call.out[1].dtype == DType::F32 && call.out[1].numel() == losses.numel(),
-                 "weights are not f32[T]");
-  SHARDC_REQUIRE(isScalar(call.out[2], DType::F32), "the number of pairs is not one f32");
-  SHARDC_REQUIRE(call.out[3].dtype == DType::F32 && call.out[3].rank == 2 &&
-                     call.out[3].shape[0] == batch && call.out[3].shape[1] == kPairMetrics,
-                 "metrics are not f32[B, 8]");
   SHARDC_REQUIRE(call.attrs.preference >= kSigmoid && call.attrs.preference <= kOrpo,
                  "preference is none of its losses");
   SHARDC_REQUIRE(call.attrs.beta > 0, "beta is not above 0");
@@ -112,6 +94,7 @@ void runPreferenceLoss(const Call &call) {
 
 } // namespace
 
-const Kernel kPreferenceLoss = {"preference_loss_host", runPreferenceLoss, acceptsPreferenceLoss};
+const Kernel kPreferenceLoss =
+    kernelOf<OpKind::PreferenceLoss, acceptsPreferenceLoss>(runPreferenceLoss);
 
 } // namespace shardc::kernels::host

@@ -17,19 +17,8 @@
 namespace shardc::kernels::host {
 namespace {
 
-/// Null, or the reason why q, k and v do not match the packed rows.
-const char *checkQkv(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
-                     const Tensor &qkv) {
-  SHARDC_REQUIRE(isData(q) && isData(k) && isData(v) && isData(qkv),
-                 "queries, keys and values are not f32, bf16 or f16");
-  SHARDC_REQUIRE(q.rank == 4 && k.rank == 4 && v.rank == 4, "q, k or v is not [B, S, heads, D]");
-  SHARDC_REQUIRE(std::equal(k.shape, k.shape + 4, v.shape), "k and v differ in shape");
-  SHARDC_REQUIRE(q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] && q.shape[3] == k.shape[3],
-                 "q and k differ in batch, sequence or channels");
-  SHARDC_REQUIRE(q.shape[2] % k.shape[2] == 0, "key/value heads do not divide the query heads");
-  SHARDC_REQUIRE(qkv.cols() == (call.groupSize * q.shape[2] + 2 * k.shape[2]) * q.shape[3],
-                 "a row of qkv is not as long as its queries, keys and values");
-  SHARDC_REQUIRE(qkv.rows() == q.shape[0] * q.shape[1], "qkv does not have B·S rows");
+/// Null, or the reason why heads and channels of q and k are not those of the attributes.
+const char *checkQkv(const Call &call, const Tensor &q, const Tensor &k) {
   const Attrs &attrs = call.attrs;
   SHARDC_REQUIRE((attrs.num_heads == 0 || attrs.num_heads == q.shape[2]) &&
                      (attrs.num_groups == 0 || attrs.num_groups == k.shape[2]) &&
@@ -94,14 +83,7 @@ struct RopeBuffers : Buffers {
   }
 };
 
-const char *acceptsRope(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 1, 1}));
-  const Tensor &x = call.in[0], &y = call.out[0];
-  SHARDC_REQUIRE(isData(x) && isData(y), "rope takes f32, bf16 and f16");
-  SHARDC_REQUIRE_OK(checkSameHeads(x, y));
-  SHARDC_REQUIRE_OK(checkPositions(positionsOf(call), x));
-  return checkRotary(call.attrs, x.cols());
-}
+const char *acceptsRope(const Call &call) { return checkRotary(call.attrs, call.in[0].cols()); }
 
 void runRope(const Call &call) {
   Scratch scratch(call);
@@ -116,17 +98,9 @@ void runRope(const Call &call) {
   }
 }
 
-const char *acceptsSplit(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 3, 3}));
-  SHARDC_REQUIRE(call.in[0].rank == 2 || call.in[0].rank == 3, "qkv is not rows of heads");
-  return checkQkv(call, call.out[0], call.out[1], call.out[2], call.in[0]);
-}
+const char *acceptsSplit(const Call &call) { return checkQkv(call, call.out[0], call.out[1]); }
 
-const char *acceptsMerge(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  SHARDC_REQUIRE(call.out[0].rank == 2 || call.out[0].rank == 3, "qkv is not rows of heads");
-  return checkQkv(call, call.in[0], call.in[1], call.in[2], call.out[0]);
-}
+const char *acceptsMerge(const Call &call) { return checkQkv(call, call.in[0], call.in[1]); }
 
 void runSplit(const Call &call) {
   Scratch scratch(call);
@@ -153,8 +127,8 @@ void runMerge(const Call &call) {
 
 } // namespace
 
-const Kernel kRope = {"rope_host", runRope, acceptsRope, workspaceOf<RopeBuffers>};
-const Kernel kSplitQkv = {"split_qkv_host", runSplit, acceptsSplit, workspaceOf<Buffers>};
-const Kernel kMergeQkv = {"merge_qkv_host", runMerge, acceptsMerge, workspaceOf<Buffers>};
+const Kernel kRope = kernelOf<OpKind::Rope, acceptsRope>(runRope, workspaceOf<RopeBuffers>);
+const Kernel kSplitQkv = kernelOf<OpKind::SplitQkv, acceptsSplit>(runSplit, workspaceOf<Buffers>);
+const Kernel kMergeQkv = kernelOf<OpKind::MergeQkv, acceptsMerge>(runMerge, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::host

@@ -26,13 +26,6 @@ struct Buffers {
   }
 };
 
-const char *acceptsReduceRows(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1, 1}));
-  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]), "reduce_rows takes f32, bf16 and f16");
-  SHARDC_REQUIRE(isVector(call.out[0], call.in[0].cols()), "the sum is not as long as a row");
-  return nullptr;
-}
-
 void runReduceRows(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
@@ -43,13 +36,6 @@ void runReduceRows(const Call &call) {
   writeSums(call.out[0], 0, n, buffers.sums, buffers.y);
 }
 
-const char *acceptsTokenCount(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
-  SHARDC_REQUIRE(call.in[0].dtype == DType::F32, "the mask is not f32");
-  SHARDC_REQUIRE(isScalar(call.out[0], DType::F32), "the count is not one f32");
-  return nullptr;
-}
-
 void runTokenCount(const Call &call) {
   const Tensor &mask = call.in[0];
   double count = sum(static_cast<const float *>(mask.data), mask.numel());
@@ -57,8 +43,6 @@ void runTokenCount(const Call &call) {
 }
 
 const char *acceptsSumSquares(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 1}));
-  SHARDC_REQUIRE(isScalar(call.out[0], DType::F64), "the sum of squares is not one f64");
   SHARDC_REQUIRE(call.listCount >= 0 && (call.listCount == 0 || call.list),
                  "the list of gradients is not given");
   SHARDC_REQUIRE(call.listCount <= 1 || call.rangesOf, "several gradients lack bounds of ranges");
@@ -92,9 +76,9 @@ void runSumSquares(const Call &call) {
 
 } // namespace
 
-const Kernel kReduceRows = {"reduce_rows_host", runReduceRows, acceptsReduceRows,
-                            workspaceOf<Buffers>};
-const Kernel kTokenCount = {"token_count_host", runTokenCount, acceptsTokenCount};
-const Kernel kSumSquares = {"sum_squares_host", runSumSquares, acceptsSumSquares};
+const Kernel kReduceRows =
+    kernelOf<OpKind::ReduceRows, nullptr, 1>(runReduceRows, workspaceOf<Buffers>);
+const Kernel kTokenCount = kernelOf<OpKind::TokenCount>(runTokenCount);
+const Kernel kSumSquares = kernelOf<OpKind::SumSquares, acceptsSumSquares>(runSumSquares);
 
 } // namespace shardc::kernels::host

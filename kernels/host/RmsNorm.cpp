@@ -33,12 +33,6 @@ float normRow(const Call &call, const float *x, const float *w, const Tensor &y,
   return rstd;
 }
 
-const char *acceptsRmsNorm(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 2, 2}));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
-  return checkStatistic(call.in[0], call.out[1]);
-}
-
 void runRmsNorm(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
@@ -47,12 +41,6 @@ void runRmsNorm(const Call &call) {
   float *rstd = static_cast<float *>(call.out[1].data);
   for (int64_t row = 0, rows = x.rows(), n = x.cols(); row < rows; ++row)
     rstd[row] = normRow(call, readF32(x, row * n, n, buffers.x), w, call.out[0], row, buffers.y);
-}
-
-const char *acceptsRmsNormAgain(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
-  return checkStatistic(call.in[0], call.in[2]);
 }
 
 void runRmsNormAgain(const Call &call) {
@@ -74,17 +62,6 @@ struct BwdBuffers : RmsNormGradient {
   BwdBuffers(const Call &call, Scratch &scratch)
       : RmsNormGradient(call, scratch), dres(scratch.take<float>(call.in[0].cols())) {}
 };
-
-const char *acceptsBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {4, 5, 2, 3, 2}));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[1]));
-  if (call.inCount > 4)
-    SHARDC_REQUIRE_OK(checkNorm(call.in[4], call.in[0], call.in[2]));
-  if (call.outCount > 2)
-    SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.out[2], call.in[2]));
-  return checkStatistic(call.in[1], call.in[3]);
-}
 
 /// With h = x·rstd and g = dy·w: dx = rstd·(g - h·mean(g·h)), dw = sum of dy·h. An optional last
 /// operand is added to dx, and an optional result is y, computed again.
@@ -114,9 +91,9 @@ void runBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kRmsNorm = {"rmsnorm_host", runRmsNorm, acceptsRmsNorm, workspaceOf<Buffers>};
-const Kernel kRmsNormAgain = {"rmsnorm_again_host", runRmsNormAgain, acceptsRmsNormAgain,
-                              workspaceOf<Buffers>};
-const Kernel kRmsNormBwd = {"rmsnorm_bwd_host", runBwd, acceptsBwd, workspaceOf<BwdBuffers>};
+const Kernel kRmsNorm = kernelOf<OpKind::RmsNorm>(runRmsNorm, workspaceOf<Buffers>);
+const Kernel kRmsNormAgain = kernelOf<OpKind::RmsNormAgain>(runRmsNormAgain, workspaceOf<Buffers>);
+const Kernel kRmsNormBwd =
+    kernelOf<OpKind::RmsNormBwd, nullptr, 2>(runBwd, workspaceOf<BwdBuffers>);
 
 } // namespace shardc::kernels::host

@@ -31,18 +31,11 @@ RouterChoice choiceOf(const Call &call, const Tensor &logits) {
           .groupTopk = call.attrs.group_topk};
 }
 
-const char *checkRouter(const Call &call, const Tensor &logits, const Tensor &ids,
-                        const Tensor &weights) {
-  SHARDC_REQUIRE(logits.dtype == DType::F32, "logits are not f32[T, E]");
+const char *checkRouter(const Call &call, const Tensor &logits) {
   SHARDC_REQUIRE(choiceOf(call, logits).missing() == nullptr,
                  "topk, expert_groups and group_topk do not fit the number of experts");
   SHARDC_REQUIRE(call.attrs.score >= kRouterSoftmax && call.attrs.score <= kRouterSqrtSoftplus,
                  "the score is none of the three");
-  SHARDC_REQUIRE(ids.dtype == DType::I32 && ids.rank == 2 && ids.shape[0] == logits.rows() &&
-                     ids.shape[1] == call.attrs.topk,
-                 "ids are not i32[T, topk]");
-  SHARDC_REQUIRE(weights.dtype == DType::F32 && sameShape(weights, ids),
-                 "weights are not f32[T, topk]");
   return nullptr;
 }
 
@@ -64,13 +57,8 @@ struct TopkBuffers {
 };
 
 const char *acceptsRouterTopk(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 2, 2}));
-  SHARDC_REQUIRE_OK(checkRouter(call, call.in[0], call.out[0], call.out[1]));
-  if (call.inCount > 1) {
-    SHARDC_REQUIRE(call.in[1].dtype == DType::F32 && isVector(call.in[1], call.in[0].cols()),
-                   "the bias is not f32[E]");
-    SHARDC_REQUIRE(call.attrs.score != kRouterSoftmax, "softmax has no bias");
-  }
+  SHARDC_REQUIRE_OK(checkRouter(call, call.in[0]));
+  SHARDC_REQUIRE(call.inCount < 2 || call.attrs.score != kRouterSoftmax, "softmax has no bias");
   return nullptr;
 }
 
@@ -184,8 +172,7 @@ void runRouterTopk(const Call &call) {
 // ---- router_sinkhorn ----
 
 const char *acceptsRouterSinkhorn(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 2, 2}));
-  SHARDC_REQUIRE_OK(checkRouter(call, call.in[0], call.out[0], call.out[1]));
+  SHARDC_REQUIRE_OK(checkRouter(call, call.in[0]));
   SHARDC_REQUIRE(call.attrs.expert_groups == 0, "experts are in groups");
   return nullptr;
 }
@@ -283,13 +270,7 @@ struct BwdBuffers {
   }
 };
 
-const char *acceptsRouterTopkBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  SHARDC_REQUIRE_OK(checkRouter(call, call.in[1], call.in[2], call.in[0]));
-  SHARDC_REQUIRE(call.out[0].dtype == DType::F32 && sameShape(call.out[0], call.in[1]),
-                 "the gradient has not the type of the logits");
-  return nullptr;
-}
+const char *acceptsRouterTopkBwd(const Call &call) { return checkRouter(call, call.in[1]); }
 
 class TopkBwdRow {
 public:
@@ -374,11 +355,11 @@ void runRouterTopkBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kRouterTopk = {"router_topk_host", runRouterTopk, acceptsRouterTopk,
-                            workspaceOf<TopkBuffers>};
-const Kernel kRouterSinkhorn = {"router_sinkhorn_host", runRouterSinkhorn, acceptsRouterSinkhorn,
-                                workspaceOf<SinkhornBuffers>};
-const Kernel kRouterTopkBwd = {"router_topk_bwd_host", runRouterTopkBwd, acceptsRouterTopkBwd,
-                               workspaceOf<BwdBuffers>};
+const Kernel kRouterTopk =
+    kernelOf<OpKind::RouterTopk, acceptsRouterTopk>(runRouterTopk, workspaceOf<TopkBuffers>);
+const Kernel kRouterSinkhorn = kernelOf<OpKind::RouterSinkhorn, acceptsRouterSinkhorn>(
+    runRouterSinkhorn, workspaceOf<SinkhornBuffers>);
+const Kernel kRouterTopkBwd = kernelOf<OpKind::RouterTopkBwd, acceptsRouterTopkBwd>(
+    runRouterTopkBwd, workspaceOf<BwdBuffers>);
 
 } // namespace shardc::kernels::host

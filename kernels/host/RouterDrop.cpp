@@ -14,12 +14,6 @@ namespace shardc::kernels::host {
 namespace {
 
 const char *acceptsRouterDrop(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
-  const Tensor &ids = call.in[0], &weights = call.in[1], &kept = call.out[0];
-  SHARDC_REQUIRE(ids.dtype == DType::I32 && ids.rank == 2, "ids are not i32[T, K]");
-  SHARDC_REQUIRE(weights.dtype == DType::F32 && sameShape(weights, ids),
-                 "weights are not f32[T, K]");
-  SHARDC_REQUIRE(kept.dtype == DType::I32 && sameShape(kept, ids), "kept ids are not i32[T, K]");
   SHARDC_REQUIRE(call.attrs.experts > 0 && call.attrs.capacity_factor > 0,
                  "the number of experts or the capacity is not above 0");
   return nullptr;
@@ -61,7 +55,7 @@ void runRouterDrop(const Call &call) {
 
 } // namespace
 
-const Kernel kRouterDrop = {"router_drop_host", runRouterDrop, acceptsRouterDrop,
-                            workspaceOf<Buffers>};
+const Kernel kRouterDrop =
+    kernelOf<OpKind::RouterDrop, acceptsRouterDrop>(runRouterDrop, workspaceOf<Buffers>);
 
 } // namespace shardc::kernels::host

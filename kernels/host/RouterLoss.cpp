@@ -35,20 +35,7 @@ struct PartsOfRows {
   int64_t of(int64_t row) const { return (first + row) / size; }
 };
 
-const char *checkLoad(const Call &call, int64_t rows, const Tensor &load) {
-  SHARDC_REQUIRE(load.dtype == DType::F32 && load.rank == 2, "the load is not f32[G, E]");
-  SHARDC_REQUIRE(rows * call.groupSize % load.shape[0] == 0,
-                 "the rows do not consist of as many equal parts as the load has");
-  return nullptr;
-}
-
 // ---- expert_load ----
-
-const char *acceptsExpertLoad(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1, 1}));
-  SHARDC_REQUIRE(call.in[0].dtype == DType::I32 && call.in[0].rank == 2, "ids are not i32[T, K]");
-  return checkLoad(call, call.in[0].shape[0], call.out[0]);
-}
 
 /// Counts the choices of each expert, apart for each part of the rows. Choices that were dropped
 /// have no expert.
@@ -76,43 +63,10 @@ struct Buffers {
   }
 };
 
-const char *checkRows(const Call &call) {
-  SHARDC_REQUIRE(call.in[0].dtype == DType::F32, "logits are not f32[T, E]");
+const char *acceptsScore(const Call &call) {
   SHARDC_REQUIRE(call.attrs.score >= kRouterSoftmax && call.attrs.score <= kRouterSqrtSoftplus,
                  "the score is none of the three");
   return nullptr;
-}
-
-const char *checkRowsWithLoad(const Call &call) {
-  SHARDC_REQUIRE_OK(checkRows(call));
-  SHARDC_REQUIRE_OK(checkLoad(call, call.in[0].rows(), call.in[1]));
-  SHARDC_REQUIRE(call.in[1].shape[1] == call.in[0].cols(), "the load is not of as many experts");
-  return nullptr;
-}
-
-const char *checkLosses(const Call &call) {
-  SHARDC_REQUIRE(call.out[0].dtype == DType::F32 && isVector(call.out[0], call.in[0].rows()),
-                 "losses are not f32[T]");
-  return nullptr;
-}
-
-const char *checkGradient(const Call &call) {
-  SHARDC_REQUIRE(call.out[0].dtype == DType::F32 && sameShape(call.out[0], call.in[0]),
-                 "the gradient has not the type of the logits");
-  return nullptr;
-}
-
-const char *acceptsRouterLoss(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
-  SHARDC_REQUIRE_OK(checkRowsWithLoad(call));
-  return checkLosses(call);
-}
-
-const char *acceptsRouterLossBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1}));
-  SHARDC_REQUIRE_OK(checkRowsWithLoad(call));
-  SHARDC_REQUIRE_OK(checkScaleState(call, 2));
-  return checkGradient(call);
 }
 
 const float *rowOf(const Tensor &matrix, int64_t row) {
@@ -172,19 +126,6 @@ void runRouterLossBwd(const Call &call) {
 
 // ---- router_z_loss ----
 
-const char *acceptsRouterZLoss(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
-  SHARDC_REQUIRE_OK(checkRows(call));
-  return checkLosses(call);
-}
-
-const char *acceptsRouterZLossBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 1, 1}));
-  SHARDC_REQUIRE_OK(checkRows(call));
-  SHARDC_REQUIRE_OK(checkScaleState(call, 1));
-  return checkGradient(call);
-}
-
 double logOfSum(const float *logits, int64_t n) {
   double largest = *std::max_element(logits, logits + n), total = 0;
   for (int64_t e = 0; e < n; ++e)
@@ -218,13 +159,6 @@ void runRouterZLossBwd(const Call &call) {
 // ---- state from one microbatch or step to the next ----
 
 const char *acceptsTally(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 1, 1, 1}));
-  const Tensor &x = call.in[0], &sums = call.out[0];
-  SHARDC_REQUIRE(x.dtype == DType::F32, "x is not f32[R, C]");
-  SHARDC_REQUIRE(call.inCount == 1 || isScalar(call.in[1], DType::F32), "n is not f32[1]");
-  SHARDC_REQUIRE(sums.dtype == DType::F32 && sums.rank == 2 && sums.shape[1] == x.cols() &&
-                     sums.shape[0] == call.attrs.slots,
-                 "sums are not f32[slots, C]");
   SHARDC_REQUIRE(call.attrs.slot >= 0 && call.attrs.slot < call.attrs.slots,
                  "the slot is none of the slots");
   return nullptr;
@@ -249,14 +183,6 @@ void runTally(const Call &call) {
   }
 }
 
-const char *acceptsRunningMean(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
-  SHARDC_REQUIRE(call.in[0].dtype == DType::F32 && call.out[0].dtype == DType::F32 &&
-                     sameShape(call.out[0], call.in[0]),
-                 "operand and result are not f32 of one shape");
-  return nullptr;
-}
-
 void runRunningMean(const Call &call) {
   const float *total = static_cast<const float *>(call.in[0].data);
   float *mean = static_cast<float *>(call.out[0].data);
@@ -265,14 +191,7 @@ void runRunningMean(const Call &call) {
 }
 
 const char *acceptsExpertBiasUpdate(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
-  const Tensor &bias = call.in[0], &load = call.in[1];
-  SHARDC_REQUIRE(bias.dtype == DType::F32 && bias.rank == 2, "the bias is not f32[R, E]");
-  SHARDC_REQUIRE(load.dtype == DType::F32 && sameShape(load, bias), "the load is not f32[R, E]");
-  SHARDC_REQUIRE(call.out[0].dtype == DType::F32 && sameShape(call.out[0], bias) &&
-                     call.out[0].data == bias.data,
-                 "the bias is not updated in place");
-  SHARDC_REQUIRE(call.attrs.experts > 0 && call.attrs.experts <= bias.cols(),
+  SHARDC_REQUIRE(call.attrs.experts > 0 && call.attrs.experts <= call.in[0].cols(),
                  "a row is not of so many experts");
   return nullptr;
 }
@@ -292,17 +211,17 @@ void runExpertBiasUpdate(const Call &call) {
 
 } // namespace
 
-const Kernel kExpertLoad = {"expert_load_host", runExpertLoad, acceptsExpertLoad};
-const Kernel kRouterLoss = {"router_loss_host", runRouterLoss, acceptsRouterLoss,
-                            workspaceOf<Buffers>};
-const Kernel kRouterLossBwd = {"router_loss_bwd_host", runRouterLossBwd, acceptsRouterLossBwd,
-                               workspaceOf<Buffers>};
-const Kernel kRouterZLoss = {"router_z_loss_host", runRouterZLoss, acceptsRouterZLoss};
-const Kernel kRouterZLossBwd = {"router_z_loss_bwd_host", runRouterZLossBwd, acceptsRouterZLossBwd,
-                                workspaceOf<Buffers>};
-const Kernel kTally = {"tally_host", runTally, acceptsTally};
-const Kernel kRunningMean = {"running_mean_host", runRunningMean, acceptsRunningMean};
-const Kernel kExpertBiasUpdate = {"expert_bias.update_host", runExpertBiasUpdate,
-                                  acceptsExpertBiasUpdate};
+const Kernel kExpertLoad = kernelOf<OpKind::ExpertLoad, nullptr, 1>(runExpertLoad);
+const Kernel kRouterLoss =
+    kernelOf<OpKind::RouterLoss, acceptsScore>(runRouterLoss, workspaceOf<Buffers>);
+const Kernel kRouterLossBwd =
+    kernelOf<OpKind::RouterLossBwd, acceptsScore>(runRouterLossBwd, workspaceOf<Buffers>);
+const Kernel kRouterZLoss = kernelOf<OpKind::RouterZLoss, acceptsScore>(runRouterZLoss);
+const Kernel kRouterZLossBwd =
+    kernelOf<OpKind::RouterZLossBwd, acceptsScore>(runRouterZLossBwd, workspaceOf<Buffers>);
+const Kernel kTally = kernelOf<OpKind::Tally, acceptsTally, 1>(runTally);
+const Kernel kRunningMean = kernelOf<OpKind::RunningMean>(runRunningMean);
+const Kernel kExpertBiasUpdate =
+    kernelOf<OpKind::ExpertBiasUpdate, acceptsExpertBiasUpdate>(runExpertBiasUpdate);
 
 } // namespace shardc::kernels::host

@@ -13,10 +13,12 @@ namespace shardc::kernels::host {
 
 /// Null, or the reason why counts do not match `bound` rows.
 inline const char *checkCounts(const Tensor &counts, int64_t bound) {
-  SHARDC_REQUIRE(counts.dtype == DType::I32 && counts.rank == 2,
-                 "counts are not i32[slots, groups]");
   SHARDC_REQUIRE(bound % counts.shape[0] == 0, "the rows do not consist of equal slots");
   return nullptr;
+}
+/// The same for counts as operand `kCounts`, if the call has it, of the rows of operand `kRows`.
+template <int kCounts, int kRows = 0> const char *acceptsCounts(const Call &call) {
+  return call.inCount > kCounts ? checkCounts(call.in[kCounts], call.in[kRows].rows()) : nullptr;
 }
 
 /// Number of rows of a group whose slot has `rowsLeft` rows left. Never exceeds the slot, whatever
@@ -71,10 +73,6 @@ private:
   int64_t *begins_, *rows_;
 };
 
-/// Null, or the reason why biases [E, m], one per group, or weights [n, 1], if given, do not match
-/// rows [n, m].
-const char *checkBiases(const Tensor &rows, const Tensor &bias, const Tensor &counts,
-                        const Tensor *weights);
 /// y[r,:] = x[r,:] + bias[e,:] (·weights[r]) for each row r of each group e. y may be x.
 void addBiases(const RowGroups &groups, const Tensor &x, const Tensor &bias, const Tensor *weights,
                const Tensor &y);

@@ -16,18 +16,6 @@
 namespace shardc::kernels::host {
 namespace {
 
-const char *acceptsSquares(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  const Tensor &w = call.in[0], &b = call.in[1], &a = call.in[2];
-  SHARDC_REQUIRE(isData(w) && isData(b) && isData(a), "operands are not f32, bf16 or f16");
-  SHARDC_REQUIRE(w.rank == 2 && b.rank == 2 && a.rank == 2 && b.shape[0] == w.shape[0] &&
-                     a.shape[1] == w.shape[1] && a.shape[0] == b.shape[1],
-                 "b·a does not have the shape of w");
-  SHARDC_REQUIRE(call.out[0].dtype == DType::F32 && isVector(call.out[0], w.shape[0]),
-                 "squares are not one number in f32 for each row");
-  return nullptr;
-}
-
 struct SquaresBuffers {
   float *factor, *row, *weight;
   double *sums;
@@ -91,20 +79,8 @@ struct Scales {
   }
 };
 
-const char *checkScales(const Call &call, const Tensor &x, const Tensor &m, const Tensor &squares) {
-  SHARDC_REQUIRE(isData(x) && isData(m) && isVector(m, x.cols()),
-                 "magnitudes are not one number for each column");
-  SHARDC_REQUIRE(squares.dtype == DType::F32 && isVector(squares, x.cols()),
-                 "squares are not one number in f32 for each column");
-  return checkParts(call.attrs, x.cols());
-}
-
-const char *acceptsScale(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  SHARDC_REQUIRE(isData(call.out[0]) && sameMatrix(call.in[0], call.out[0]),
-                 "operand and result differ in shape");
-  return checkScales(call, call.in[0], call.in[1], call.in[2]);
-}
+/// The same of both: rows of columns that form parts.
+const char *acceptsColumns(const Call &call) { return checkParts(call.attrs, call.in[0].cols()); }
 
 /// y = x, each column times its scale.
 void runScale(const Call &call) {
@@ -119,15 +95,6 @@ void runScale(const Call &call) {
       to[c] = from[c] * buffers.scales[c];
     writeF32(y, row * n, n, to);
   }
-}
-
-const char *acceptsScaleBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {4, 4, 2, 2, 2}));
-  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]) && isData(call.out[1]) &&
-                     sameMatrix(call.in[0], call.in[1]) && sameMatrix(call.in[0], call.out[0]) &&
-                     isVector(call.out[1], call.in[0].cols()),
-                 "gradients are not like what they are of");
-  return checkScales(call, call.in[1], call.in[2], call.in[3]);
 }
 
 void runScaleBwd(const Call &call) {
@@ -151,10 +118,11 @@ void runScaleBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kAdapterSquares = {"adapter_squares_host", runSquares, acceptsSquares,
-                                workspaceOf<SquaresBuffers>};
-const Kernel kScaleColumns = {"scale_columns_host", runScale, acceptsScale, workspaceOf<Scales>};
-const Kernel kScaleColumnsBwd = {"scale_columns_bwd_host", runScaleBwd, acceptsScaleBwd,
-                                 workspaceOf<Scales>};
+const Kernel kAdapterSquares =
+    kernelOf<OpKind::AdapterSquares>(runSquares, workspaceOf<SquaresBuffers>);
+const Kernel kScaleColumns =
+    kernelOf<OpKind::ScaleColumns, acceptsColumns>(runScale, workspaceOf<Scales>);
+const Kernel kScaleColumnsBwd =
+    kernelOf<OpKind::ScaleColumnsBwd, acceptsColumns, 2>(runScaleBwd, workspaceOf<Scales>);
 
 } // namespace shardc::kernels::host

@@ -12,11 +12,6 @@ namespace shardc::kernels::host {
 namespace {
 
 const char *acceptsScalePositions(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 1, 1}));
-  const Tensor &x = call.in[0], &y = call.out[0];
-  SHARDC_REQUIRE(isData(x) && isData(y), "scale_positions takes f32, bf16 and f16");
-  SHARDC_REQUIRE_OK(checkSameHeads(x, y));
-  SHARDC_REQUIRE_OK(checkPositions(call.inCount > 1 ? &call.in[1] : nullptr, x));
   SHARDC_REQUIRE(call.attrs.position_step >= 1, "position_step is not at least 1");
   return nullptr;
 }
@@ -43,6 +38,7 @@ void runScalePositions(const Call &call) {
 
 } // namespace
 
-const Kernel kScalePositions = {"scale_positions_host", runScalePositions, acceptsScalePositions};
+const Kernel kScalePositions =
+    kernelOf<OpKind::ScalePositions, acceptsScalePositions>(runScalePositions);
 
 } // namespace shardc::kernels::host

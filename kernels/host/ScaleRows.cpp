@@ -20,20 +20,6 @@ SHARDC_CLONES void multiply(const float *a, const float *w, int64_t n, float plu
     to[i] = a[i] * (w[i] + plus);
 }
 
-/// Whether `column` has one element for each row of the matrix.
-bool isColumn(const Tensor &column, const Tensor &matrix) {
-  return column.cols() == 1 && column.rows() == matrix.rows();
-}
-
-const char *acceptsScaleRows(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
-  const Tensor &x = call.in[0], &weights = call.in[1], &y = call.out[0];
-  SHARDC_REQUIRE(isData(x) && isData(weights) && isData(y), "scale_rows takes f32, bf16 and f16");
-  SHARDC_REQUIRE(sameMatrix(x, y), "x and y differ in shape");
-  SHARDC_REQUIRE(isColumn(weights, x), "there is not one weight for each row");
-  return nullptr;
-}
-
 void runScaleRows(const Call &call) {
   float buffer[kBlock], scaled[kBlock], weight = 0;
   int64_t rows = call.out[0].rows(), cols = call.out[0].cols();
@@ -46,17 +32,6 @@ void runScaleRows(const Call &call) {
       writeF32(call.out[0], offset, n, to);
     }
   }
-}
-
-const char *acceptsDotRows(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1}));
-  const Tensor &a = call.in[0], &b = call.in[1], &y = call.out[0];
-  SHARDC_REQUIRE(isData(a) && isData(b) && isData(y), "dot_rows takes f32, bf16 and f16");
-  SHARDC_REQUIRE(sameMatrix(a, b), "a and b differ in shape");
-  if (call.inCount > 2)
-    SHARDC_REQUIRE_OK(checkNorm(a, b, call.in[2]));
-  SHARDC_REQUIRE(isColumn(y, a), "there is not one product for each row");
-  return nullptr;
 }
 
 /// The dot product of each row of two matrices, of which the first may be multiplied by weights of
@@ -83,7 +58,7 @@ void runDotRows(const Call &call) {
 
 } // namespace
 
-const Kernel kScaleRows = {"scale_rows_host", runScaleRows, acceptsScaleRows};
-const Kernel kDotRows = {"dot_rows_host", runDotRows, acceptsDotRows};
+const Kernel kScaleRows = kernelOf<OpKind::ScaleRows>(runScaleRows);
+const Kernel kDotRows = kernelOf<OpKind::DotRows>(runDotRows);
 
 } // namespace shardc::kernels::host

@@ -13,15 +13,9 @@ StepState &stateOf(const Call &call) { return *static_cast<StepState *>(call.out
 
 template <typename T> const T *dataOf(const Tensor &t) { return static_cast<const T *>(t.data); }
 
-const char *acceptsStateAlone(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
-  return checkState(call, 0);
-}
-
 const char *acceptsStepReset(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 1}));
   SHARDC_REQUIRE(call.attrs.loss_scale > 0, "the loss scale is not positive");
-  return checkStateSize(call.out[0]);
+  return nullptr;
 }
 
 void runStepReset(const Call &call) { step::reset(call.attrs, stateOf(call)); }
@@ -48,20 +42,9 @@ const char *checkSchedule(const Attrs &attrs) {
   return nullptr;
 }
 
-const char *acceptsStepBegin(const Call &call) {
-  SHARDC_REQUIRE_OK(acceptsStateAlone(call));
-  return checkSchedule(call.attrs);
-}
+const char *acceptsStepBegin(const Call &call) { return checkSchedule(call.attrs); }
 
 void runStepBegin(const Call &call) { step::begin(call.attrs, stateOf(call)); }
-
-const char *acceptsLosses(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  SHARDC_REQUIRE_OK(checkState(call, 0));
-  SHARDC_REQUIRE(call.in[1].dtype == DType::F32, "losses are not f32");
-  SHARDC_REQUIRE(isScalar(call.in[2], DType::F32), "the token count is not one f32");
-  return nullptr;
-}
 
 void addLosses(const Call &call, double &lossSum, double &tokens) {
   lossSum += sum(dataOf<float>(call.in[1]), call.in[1].numel());
@@ -75,12 +58,7 @@ void runEvalAdd(const Call &call) {
 }
 
 const char *acceptsStepPack(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  SHARDC_REQUIRE_OK(checkStateSize(call.in[0]));
-  SHARDC_REQUIRE(isScalar(call.in[1], DType::F64), "the sum of squares is not one f64");
   SHARDC_REQUIRE(isScalar(call.in[2], DType::I32), "the stop flag is not one i32");
-  SHARDC_REQUIRE(call.out[0].dtype == DType::F64 && isVector(call.out[0], kStepPartialCount),
-                 "the partial sums are not f64[4]");
   SHARDC_REQUIRE(call.attrs.loss_copies >= 1, "there are fewer than 1 copies of the losses");
   return nullptr;
 }
@@ -91,11 +69,6 @@ void runStepPack(const Call &call) {
 }
 
 const char *acceptsStepFinish(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  SHARDC_REQUIRE_OK(checkState(call, 0));
-  SHARDC_REQUIRE(call.in[1].dtype == DType::F64 && isVector(call.in[1], kStepPartialCount),
-                 "the partial sums are not f64[4]");
-  SHARDC_REQUIRE(isScalar(call.in[2], DType::F64), "the sum of squares is not one f64");
   SHARDC_REQUIRE(call.attrs.clip >= 0 && call.attrs.skip_above >= 0,
                  "the largest norm is negative");
   if (call.attrs.scaling == step::DynamicScaling)
@@ -114,27 +87,11 @@ void runEvalBegin(const Call &call) {
   stateOf(call).evalTokens = 0;
 }
 
-const char *acceptsEvalPack(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
-  SHARDC_REQUIRE_OK(checkStateSize(call.in[0]));
-  SHARDC_REQUIRE(call.out[0].dtype == DType::F64 && isVector(call.out[0], kEvalPartialCount),
-                 "the partial sums are not f64[2]");
-  return nullptr;
-}
-
 void runEvalPack(const Call &call) {
   const StepState &state = *dataOf<StepState>(call.in[0]);
   double *partial = static_cast<double *>(call.out[0].data);
   partial[0] = state.evalLossSum;
   partial[1] = state.evalTokens;
-}
-
-const char *acceptsEvalFinish(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
-  SHARDC_REQUIRE_OK(checkState(call, 0));
-  SHARDC_REQUIRE(call.in[1].dtype == DType::F64 && isVector(call.in[1], kEvalPartialCount),
-                 "the partial sums are not f64[2]");
-  return nullptr;
 }
 
 void runEvalFinish(const Call &call) {
@@ -144,14 +101,14 @@ void runEvalFinish(const Call &call) {
 
 } // namespace
 
-const Kernel kStepReset = {"step_reset_host", runStepReset, acceptsStepReset};
-const Kernel kStepBegin = {"step_begin_host", runStepBegin, acceptsStepBegin};
-const Kernel kLossAdd = {"loss_add_host", runLossAdd, acceptsLosses};
-const Kernel kStepPack = {"step_pack_host", runStepPack, acceptsStepPack};
-const Kernel kStepFinish = {"step_finish_host", runStepFinish, acceptsStepFinish};
-const Kernel kEvalBegin = {"eval_begin_host", runEvalBegin, acceptsStateAlone};
-const Kernel kEvalAdd = {"eval_add_host", runEvalAdd, acceptsLosses};
-const Kernel kEvalPack = {"eval_pack_host", runEvalPack, acceptsEvalPack};
-const Kernel kEvalFinish = {"eval_finish_host", runEvalFinish, acceptsEvalFinish};
+const Kernel kStepReset = kernelOf<OpKind::StepReset, acceptsStepReset>(runStepReset);
+const Kernel kStepBegin = kernelOf<OpKind::StepBegin, acceptsStepBegin>(runStepBegin);
+const Kernel kLossAdd = kernelOf<OpKind::LossAdd>(runLossAdd);
+const Kernel kStepPack = kernelOf<OpKind::StepPack, acceptsStepPack>(runStepPack);
+const Kernel kStepFinish = kernelOf<OpKind::StepFinish, acceptsStepFinish>(runStepFinish);
+const Kernel kEvalBegin = kernelOf<OpKind::EvalBegin>(runEvalBegin);
+const Kernel kEvalAdd = kernelOf<OpKind::EvalAdd>(runEvalAdd);
+const Kernel kEvalPack = kernelOf<OpKind::EvalPack>(runEvalPack);
+const Kernel kEvalFinish = kernelOf<OpKind::EvalFinish>(runEvalFinish);
 
 } // namespace shardc::kernels::host

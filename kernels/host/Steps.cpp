@@ -3,10 +3,10 @@
 #include <array>
 #include <span>
 
-#include "kernels/host/Attrs.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Registry.h"
 #include "kernels/host/Rows.h"
+#include "runtime/plan/AttrFields.h"
 #include "runtime/plan/FactorExtents.h"
 #include "runtime/plan/OpTypes.h"
 #include "runtime/plan/Steps.h"
@@ -19,47 +19,6 @@ using plan::FactorAtom;
 using plan::FactorValue;
 using plan::OpStep;
 using plan::OpSteps;
-
-plan::Type typeOf(const Tensor &tensor) {
-  plan::Type type;
-  type.dtype = tensor.dtype, type.rank = tensor.rank;
-  std::copy_n(tensor.shape, 4, type.shape.begin());
-  return type;
-}
-
-/// The attributes that the factors depend on. Refilled for each call, so that calls do not
-/// allocate.
-const plan::Op &opWith(plan::OpKind kind, const plan::OpFactors &factors, const Attrs &attrs) {
-  thread_local plan::Op op;
-  op.kind = kind;
-  op.attrs.clear();
-  auto add = [&](std::optional<AttrKey> key) {
-    if (key)
-      op.attrs.push_back({*key, {.i = attrOf(attrs, *key)}});
-  };
-  std::ranges::for_each(factors.attrOf, add);
-  for (const FactorValue &value : factors.operands())
-    add(value.transposedBy);
-  for (const FactorValue &value : factors.results())
-    add(value.transposedBy);
-  add(factors.reversedBy);
-  return op;
-}
-
-/// The extents of a call's factors. Results with a rank of 0 are not known yet.
-plan::FactorExtents extentsOf(plan::OpKind kind, const Call &call) {
-  std::array<plan::Type, kOperandsMax + kResultsMax> types;
-  std::array<const plan::Type *, kOperandsMax + kResultsMax> all{};
-  for (size_t i = 0; i < call.inCount; ++i)
-    types[i] = typeOf(call.in[i]), all[i] = &types[i];
-  for (size_t r = 0; r < call.outCount; ++r)
-    if (size_t at = kOperandsMax + r; call.out[r].rank != 0)
-      types[at] = typeOf(call.out[r]), all[at] = &types[at];
-  const plan::OpFactors &factors = plan::factorsOf(kind);
-  std::span<const plan::Type *const> values = all;
-  return {factors, opWith(kind, factors, call.attrs), values.first(call.inCount),
-          values.subspan(kOperandsMax, call.outCount), call.groupSize};
-}
 
 /// The calls of an op's steps. Without a workspace, addresses of values between them are null.
 class StepCalls {
@@ -108,38 +67,28 @@ private:
   /// buffers.
   bool check() {
     const plan::OpInfo &info = plan::opInfo(kind_);
-    if (!row_ || call_.inCount < info.operandsMin || call_.outCount < info.resultsMin)
-      return refuse("wrong number of operands or results");
-    for (int i = 0; i < call_.inCount + call_.outCount; ++i)
-      if (const char *reason =
-              host::checkTensor(i < call_.inCount ? call_.in[i] : call_.out[i - call_.inCount]))
-        return refuse(reason);
     const plan::OpFactors &factors = plan::factorsOf(kind_);
+    if (!row_)
+      return refuse("wrong number of operands or results");
+    uint32_t accumulates = 0; // sums over rows
     for (size_t r = 0; r < call_.outCount; ++r)
-      if (call_.out[r].accumulate && factors.result(r).has(factors.operand(0).atoms[0].factor))
-        return refuse("a result that is not a sum over rows is asked to accumulate");
+      if (!factors.result(r).has(factors.operand(0).atoms[0].factor))
+        accumulates |= uint32_t{1} << r;
+    if (const char *reason = host::refusalOfRow(kind_, call_, accumulates))
+      return refuse(reason);
     int q = plan::positionOf(info.results, "q"), t = plan::positionOf(info.results, "t");
     if (q >= 0 && t >= 0 && t < call_.outCount && call_.out[q].dtype != call_.out[t].dtype)
       return refuse("numbers and transposed numbers differ in type");
     if (call_.attrs.transposed && !info.attrs.has(AttrKey::transposed))
       return refuse("the result is never transposed");
-    for (int r = 0; r < call_.outCount; ++r) {
-      auto at = static_cast<size_t>(r);
-      if (int i = info.inPlace[at];
-          i >= 0 && i < call_.inCount &&
-          (call_.in[i].data != call_.out[r].data || call_.in[i].dtype != call_.out[r].dtype ||
-           !host::sameShape(call_.in[i], call_.out[r])))
-        return refuse("a result does not have type, shape and buffer of its operand");
-      if (int scale = info.scaleOf[at];
+    for (size_t r = 0; r < call_.outCount; ++r)
+      if (int scale = info.scaleOf[r];
           scale >= 0 && scale < call_.outCount && call_.out[scale].dtype != DType::F32)
         return refuse("a scale is not f32");
-    }
     const plan::FactorExtents extents = extentsOf(kind_, call_);
-    if (extents.fault())
-      return refuse("extents of operands and results do not fit each other");
     for (size_t f = 0; f < factors.factorCount; ++f) // steps may have no value that gives them
-      if (std::optional<AttrKey> key = factors.attrOf[f]; key && attrOf(attrs_, *key) == 0)
-        setAttr(attrs_, *key, extents.of(static_cast<plan::FactorId>(f)));
+      if (std::optional<AttrKey> key = factors.attrOf[f]; key && plan::attrOf(attrs_, *key) == 0)
+        plan::setAttr(attrs_, *key, extents.of(static_cast<plan::FactorId>(f)));
     return true;
   }
 
@@ -154,7 +103,8 @@ private:
     step.attrs = attrs_;
     step.inCount = step.outCount = 0;
     for (const OpStep::Set &set : row.set)
-      setAttr(step.attrs, set.key, set.from ? attrOf(call_.attrs, *set.from) : set.value);
+      plan::setAttr(step.attrs, set.key,
+                    set.from ? plan::attrOf(call_.attrs, *set.from) : set.value);
     const bool isOfGroup = info.takesIndex() && (!plan::factorsOf(row.kind).hasShares() ||
                                                  plan::factorsOf(kind_).hasShares());
     if (!isOfGroup)
@@ -237,7 +187,7 @@ private:
     const int more = x.rank - from.dimCount;
     const bool isLike = row.beginsWithFactor() && from.beginsWithFactor() && !row.transposedBy &&
                         row.atoms[0].factor == from.atoms[0].factor &&
-                        !(from.transposedBy && attrOf(step.attrs, *from.transposedBy) != 0);
+                        !(from.transposedBy && plan::attrOf(step.attrs, *from.transposedBy) != 0);
     if (more <= 0 || !isLike || row.dimCount + more > 4)
       return;
     std::copy_backward(result.shape + 1, result.shape + row.dimCount,

@@ -4,13 +4,11 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <string_view>
 #include <utility>
 
-#include "kernels/api/Kernel.h"
-#include "runtime/plan/OpInfo.h"
+#include "kernels/host/Check.h"
 
 namespace shardc::kernels {
 
@@ -26,19 +24,15 @@ size_t bytesOfSteps(KernelFinder find, plan::OpKind kind, const Call &call);
 
 /// The kernel that runs the steps of an op by the kernels of a backend.
 template <KernelFinder kFind, plan::OpKind kKind> class StepsKernel {
-  static constexpr auto kName = [] {
-    std::array<char, 64> name{};
-    char *end = std::ranges::copy(plan::names::kNames[static_cast<size_t>(kKind)], name.data()).out;
-    std::ranges::copy(std::string_view("_by_steps"), end);
-    return name;
-  }();
+  static constexpr char kEnd[] = "_by_steps";
 
   static void run(const Call &call) { runSteps(kFind, kKind, call); }
   static const char *accepts(const Call &call) { return refusalOfSteps(kFind, kKind, call); }
   static size_t workspaceBytes(const Call &call) { return bytesOfSteps(kFind, kKind, call); }
 
 public:
-  static constexpr Kernel kKernel = {kName.data(), run, accepts, workspaceBytes};
+  static constexpr Kernel kKernel = {host::kKernelName<kKind, kEnd>.data(), run, accepts,
+                                     workspaceBytes};
 };
 
 /// The kernel that runs the steps of the op with this name; null if the op has no row FUSED or

@@ -35,16 +35,6 @@ Exponentials exponentialsHere(const float *logits, int64_t valid) {
   return exponentialsOfRow(logits, valid);
 }
 
-const char *acceptsStats(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
-  const Tensor &logits = call.in[0], &stats = call.out[0];
-  SHARDC_REQUIRE(isData(logits), "logits are not f32, bf16 or f16");
-  SHARDC_REQUIRE(stats.dtype == DType::F32 && stats.rank == 2 && stats.shape[0] == kStats &&
-                     stats.cols() == logits.rows(),
-                 "stats are not f32[3, T]");
-  return checkColumns(call, logits.rows(), logits.cols(), call.in[1]);
-}
-
 /// For each row, the largest of this rank's logits, the sum of their exponentials relative to it,
 /// and the target's logit if this rank has it.
 void runStats(const Call &call) {
@@ -65,19 +55,6 @@ void runStats(const Call &call) {
                    : columns.isValid(labels[row]) ? kNothing
                                                   : kNan;
   }
-}
-
-const char *acceptsLoss(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 2, 2}));
-  const Tensor &stats = call.in[0], &mask = call.in[1];
-  SHARDC_REQUIRE(stats.dtype == DType::F32 && stats.rank == 2 && stats.shape[0] % kStats == 0,
-                 "stats are not f32[3·n, T]");
-  SHARDC_REQUIRE(mask.dtype == DType::F32 && mask.numel() == stats.cols(),
-                 "the mask is not f32[T]");
-  for (int r = 0; r < 2; ++r)
-    SHARDC_REQUIRE(call.out[r].dtype == DType::F32 && call.out[r].numel() == stats.cols(),
-                   "losses or lse are not f32[T]");
-  return nullptr;
 }
 
 /// Joins the statistics of all members for one row. They are `stride` numbers apart.
@@ -118,7 +95,8 @@ void runLoss(const Call &call) {
 
 } // namespace
 
-const Kernel kVocabStats = {"vocab_stats_host", runStats, acceptsStats, workspaceOf<Buffers>};
-const Kernel kVocabLoss = {"vocab_loss_host", runLoss, acceptsLoss};
+const Kernel kVocabStats =
+    kernelOf<OpKind::VocabStats, acceptsLogits>(runStats, workspaceOf<Buffers>);
+const Kernel kVocabLoss = kernelOf<OpKind::VocabLoss>(runLoss);
 
 } // namespace shardc::kernels::host

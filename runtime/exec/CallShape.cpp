@@ -4,33 +4,9 @@
 
 #include <algorithm>
 
+#include "runtime/plan/AttrFields.h"
+
 namespace shardc::exec {
-namespace {
-
-using plan::AttrKey;
-
-/// Copies an attribute of the plan into the field of the same name. The cases are generated from
-/// the table of attributes.
-void setAttr(kernels::Attrs &attrs, const plan::Attr &attr) {
-  switch (attr.key) {
-#define ATTR_BOOL(field, default_, doc)                                                            \
-  case AttrKey::field:                                                                             \
-    attrs.field = attr.i != 0;                                                                     \
-    break;
-#define ATTR_INT(field, default_, least, most, doc)                                                \
-  case AttrKey::field:                                                                             \
-    attrs.field = attr.i;                                                                          \
-    break;
-#define ATTR_FLOAT(field, default_, doc)                                                           \
-  case AttrKey::field:                                                                             \
-    attrs.field = attr.f;                                                                          \
-    break;
-#include "runtime/base/Attrs.def"
-  }
-}
-
-} // namespace
-
 kernels::Tensor tensorOf(const plan::Type &type) {
   kernels::Tensor tensor;
   tensor.dtype = type.dtype;
@@ -42,7 +18,7 @@ kernels::Tensor tensorOf(const plan::Type &type) {
 kernels::Attrs attrsOf(const plan::Op &op) {
   kernels::Attrs attrs;
   for (const plan::Attr &attr : op.attrs)
-    setAttr(attrs, attr);
+    plan::setAttr(attrs, attr.key, attr.i); // of a real number, its bits
   return attrs;
 }
 

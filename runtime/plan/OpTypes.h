@@ -19,26 +19,7 @@ inline bool isFloat8(const Type &type) {
 }
 /// Whether the element type is a floating-point type in which layers compute.
 inline bool isData(const Type &type) {
-  switch (type.dtype) {
-  case DType::F64:
-  case DType::F32:
-  case DType::BF16:
-  case DType::F16:
-  case DType::F8E4M3:
-  case DType::F8E5M2:
-    return true;
-  case DType::I64:
-  case DType::I32:
-  case DType::I16:
-  case DType::I8:
-  case DType::U16:
-  case DType::U8:
-  case DType::Bool:
-  case DType::NF4x64:
-  case DType::NF4x512:
-    return false;
-  }
-  return false;
+  return type.dtype == DType::F64 || isComputeType(type.dtype) || isFloat8(type);
 }
 
 /// The requirement of a row on the type of one operand or result.

@@ -275,7 +275,7 @@ TEST(MergeSlices, RefusesSlicesWithoutHalves) {
   KernelRun run("merge_slices");
   run.attrs.outer = 2, run.attrs.inner = 3;
   run.in(randoms(DType::F32, {3, 2, 5}, 1)).out(DType::F32, {2, 15});
-  EXPECT_STREQ(run.refusal(), "slices are not two chunks of the same size");
+  EXPECT_STREQ(run.refusal(), "extents of operands and results do not fit each other");
 }
 
 TEST(Join, PutsPartsOneAfterTheOther) {

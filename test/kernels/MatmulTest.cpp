@@ -134,11 +134,14 @@ TEST(Matmul, RefusesWhatDoesNotFit) {
     return run.refusal();
   };
   EXPECT_EQ(refusal({2, 3}, {3, 4}, {2, 4}, false), nullptr);
-  EXPECT_STREQ(refusal({2, 3}, {4, 4}, {2, 4}, false), "the operands' inner extents differ");
-  EXPECT_STREQ(refusal({2, 3}, {3, 4}, {2, 4}, true), "the operands' inner extents differ");
+  EXPECT_STREQ(refusal({2, 3}, {4, 4}, {2, 4}, false),
+               "extents of operands and results do not fit each other");
+  EXPECT_STREQ(refusal({2, 3}, {3, 4}, {2, 4}, true),
+               "extents of operands and results do not fit each other");
   EXPECT_STREQ(refusal({2, 3}, {3, 4}, {4, 2}, false),
-               "the product's shape is not that of the operands");
-  EXPECT_STREQ(refusal({3}, {3, 4}, {1, 4}, false), "an operand or product is not a matrix");
+               "extents of operands and results do not fit each other");
+  EXPECT_STREQ(refusal({3}, {3, 4}, {1, 4}, false),
+               "an operand or result has fewer dimensions than the op's row");
 }
 
 /// gelu with the tanh approximation, in double.

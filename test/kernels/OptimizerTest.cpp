@@ -246,9 +246,11 @@ TEST(Optimizer, RefusesHalvesOfOtherTypes) {
     run.inPlace(1).inPlace(2).inPlace(3);
     return std::string(isInPlace ? run.inPlace(5).refusal() : run.out(DType::BF16, {4}).refusal());
   };
-  EXPECT_EQ(refusal(four, half, true), "remainders are not u16, or their weights not bf16");
-  EXPECT_EQ(refusal(remainders, four, true), "remainders are not u16, or their weights not bf16");
-  EXPECT_EQ(refusal(remainders, half, false), "remainders or weights are not updated in place");
+  EXPECT_EQ(refusal(four, half, true), "remainders are not u16");
+  EXPECT_EQ(refusal(remainders, four, true),
+            "an operand or result does not have the type of the op's row");
+  EXPECT_EQ(refusal(remainders, half, false),
+            "a result does not have type, shape and buffer of its operand");
 }
 
 TEST(Optimizer, AParameterMayHaveARateOfItsOwn) {
@@ -282,7 +284,7 @@ TEST(Optimizer, RefusesWhatIsNotInPlace) {
   KernelRun run("sgd");
   run.in(constant(DType::F32, {4}, 1)).in(constant(DType::F32, {4}, 2)).in(stateArray({}));
   EXPECT_STREQ(run.out(DType::F32, {4}).refusal(),
-               "master weights or moments are not updated in place");
+               "a result does not have type, shape and buffer of its operand");
 }
 
 ParamRange normalRange(int64_t begin, int64_t end, int64_t globalBegin) {

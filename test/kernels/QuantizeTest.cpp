@@ -231,11 +231,11 @@ TEST(MatMulScaled, RefusesWhatDoesNotFit) {
   EXPECT_STREQ(refusal(DType::F8E5M2, DType::F8E5M2, {1}, {2, 4}),
                "both operands are f8e5m2, which no device multiplies");
   EXPECT_STREQ(refusal(DType::BF16, DType::F8E4M3, {1}, {2, 4}),
-               "matmul_scaled takes f8e4m3 and f8e5m2");
+               "an operand or result does not have the type of the op's row");
   EXPECT_STREQ(refusal(DType::F8E4M3, DType::F8E4M3, {2}, {2, 4}),
                "the scales are neither one f32 each nor those of blocks");
   EXPECT_STREQ(refusal(DType::F8E4M3, DType::F8E4M3, {1}, {4, 2}),
-               "the product's shape is not that of the operands");
+               "extents of operands and results do not fit each other");
 }
 
 } // namespace

@@ -197,10 +197,10 @@ TEST(RouterLoss, RefusesOtherLoads) {
   LossCase on;
   KernelRun parts("router_loss");
   parts.in(on.logits).in(constant(DType::F32, {3, kExperts}, 0)).out(DType::F32, {on.rows});
-  EXPECT_STREQ(parts.refusal(), "the rows do not consist of as many equal parts as the load has");
+  EXPECT_STREQ(parts.refusal(), "extents of operands and results do not fit each other");
   KernelRun experts("router_loss");
   experts.in(on.logits).in(constant(DType::F32, {2, kExperts + 1}, 0)).out(DType::F32, {on.rows});
-  EXPECT_STREQ(experts.refusal(), "the load is not of as many experts");
+  EXPECT_STREQ(experts.refusal(), "extents of operands and results do not fit each other");
 }
 
 TEST(Tally, IsTheSumOfTheRowsInItsSlot) {
@@ -223,7 +223,7 @@ TEST(Tally, IsTheSumOfTheRowsInItsSlot) {
             (Numbers{0, 0, 0, 5.5, 11, 16.5, 0, 0, 0}));
   KernelRun counts = tally(KernelRun("tally"));
   counts.in(x).in(array(DType::I32, {1}, {4})).out(DType::F32, {3, 3});
-  EXPECT_STREQ(counts.refusal(), "n is not f32[1]");
+  EXPECT_STREQ(counts.refusal(), "an operand or result does not have the type of the op's row");
   KernelRun none = tally(KernelRun("tally"));
   none.attrs.slot = 3;
   EXPECT_STREQ(none.in(x).out(DType::F32, {3, 3}).refusal(), "the slot is none of the slots");

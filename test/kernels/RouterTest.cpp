@@ -379,7 +379,7 @@ TEST(RouterTopk, RefusesWhatDoesNotFit) {
   EXPECT_STREQ(refusalOf({"", kRouterSoftmax, false, 4, 2, 0, 0, true, 1}, 4),
                "softmax has no bias");
   EXPECT_STREQ(refusalOf({"", kRouterSigmoid, false, 4, 2, 0, 0, true, 1}, 3),
-               "the bias is not f32[E]");
+               "extents of operands and results do not fit each other");
   EXPECT_EQ(refusalOf({"", kRouterSigmoid, false, 4, 2, 2, 2, true, 1}, 4), nullptr);
 }
 

@@ -232,11 +232,11 @@ TEST(GroupedBias, RefusesOtherShapes) {
   KernelRun run("grouped_bias");
   run.in(constant(DType::F32, {6, 2}, 0)).in(constant(DType::F32, {4, 2}, 0));
   run.in(constant(DType::I32, {2, 3}, 0)).out(DType::F32, {6, 2});
-  EXPECT_STREQ(run.refusal(), "there is not one bias for each run");
+  EXPECT_STREQ(run.refusal(), "extents of operands and results do not fit each other");
   KernelRun dot("grouped_bias_dot");
   dot.in(constant(DType::F32, {6, 2}, 0)).in(constant(DType::F32, {3, 2}, 0));
   dot.in(constant(DType::I32, {2, 3}, 0)).out(DType::F32, {5, 1});
-  EXPECT_STREQ(dot.refusal(), "there is not one weight for each row");
+  EXPECT_STREQ(dot.refusal(), "extents of operands and results do not fit each other");
 }
 
 /// Counts beyond a slot's capacity never reach rows of another slot.
@@ -256,7 +256,7 @@ TEST(GroupedMatMul, RefusesOtherShapes) {
   KernelRun bwd("grouped_matmul_bwd");
   bwd.in(constant(DType::F32, {6, 2}, 0)).in(constant(DType::F32, {6, 4}, 0));
   bwd.in(constant(DType::I32, {2, 3}, 0)).out(DType::F32, {2, 2, 4});
-  EXPECT_STREQ(bwd.refusal(), "there is not one matrix for each run");
+  EXPECT_STREQ(bwd.refusal(), "extents of operands and results do not fit each other");
 }
 
 /// The expected results of make_runs: rows sorted by run, in their order, up to the capacity.
@@ -481,7 +481,7 @@ TEST(WeightedUnits, MakeTheSameUnitAgainAndRefuseOtherShapes) {
       ASSERT_EQ(first[i], second[i]) << i;
     KernelRun run(unit.op);
     run.in(x).in(constant(DType::F32, {5, 1}, 0)).out(DType::BF16, dy.shape);
-    EXPECT_STREQ(run.refusal(), "there is not one weight for each row");
+    EXPECT_STREQ(run.refusal(), "extents of operands and results do not fit each other");
   }
   KernelRun back("weighted_swiglu_bwd");
   back.in(constant(DType::F32, {6, 4}, 0)).in(constant(DType::F32, {6, 8}, 0));
@@ -597,11 +597,12 @@ TEST(ScaleRows, ProductsOfRowsHaveWeightsOfColumns) {
 TEST(Dispatch, RefusesOtherShapes) {
   KernelRun run("dispatch");
   run.in(constant(DType::F32, {4, 8}, 0)).in(constant(DType::I32, {4, 2}, 0));
-  run.in(constant(DType::F32, {8}, 0)).out(DType::F32, {9, 8});
-  EXPECT_STREQ(run.refusal(), "weights are not f32, bf16 or f16 [T, K]");
+  run.in(constant(DType::F32, {4, 3}, 0)).out(DType::F32, {9, 8});
+  EXPECT_STREQ(run.refusal(), "extents of operands and results do not fit each other");
   KernelRun back("combine");
   back.in(constant(DType::F32, {9, 8}, 0)).in(constant(DType::I32, {4, 2}, 0));
-  EXPECT_STREQ(back.out(DType::F32, {5, 8}).refusal(), "there are not K places for each row");
+  EXPECT_STREQ(back.out(DType::F32, {5, 8}).refusal(),
+               "extents of operands and results do not fit each other");
 }
 
 } // namespace

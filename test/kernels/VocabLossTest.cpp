@@ -161,7 +161,8 @@ TEST(VocabLoss, RefusesOtherShapes) {
   stats.in(columnsOf(batch.logits, 4, 0)).in(batch.labels).out(DType::F32, {3, 3});
   EXPECT_STREQ(stats.refusal(), "valid_cols is not from 0 to the columns of the logits");
   loss.in(constant(DType::F32, {4, 3}, 0)).in(batch.mask).out(DType::F32, {3});
-  EXPECT_STREQ(loss.out(DType::F32, {3}).refusal(), "stats are not f32[3·n, T]");
+  EXPECT_STREQ(loss.out(DType::F32, {3}).refusal(),
+               "extents of operands and results do not fit each other");
 }
 
 } // namespace

@@ -13,7 +13,7 @@ ALLOWED = {
     ("runtime/tools/Signals.cpp", "areHeld"): "a handler of signals has no argument",
     ("runtime/tools/Signals.cpp", "areQuiet"): "a handler of signals has no argument",
     ("runtime/backend/cuda/Tracer.cpp", "instance"): "CUPTI's callbacks have no argument of ours, and it has one subscriber",
-    ("kernels/host/Steps.cpp", "op"): "kernels do not allocate, so the vector of attributes stays for the thread's next call",
+    ("kernels/host/Check.cpp", "op"): "kernels do not allocate, so the vector of attributes stays for the thread's next call",
     ("runtime/cmake/old_glibc.cpp", "__libc_single_threaded"): "a variable of newer versions of glibc",
     ("runtime/base/EndSignals.h", "number"): "which signals end a run is the process', as their handlers are",
 }

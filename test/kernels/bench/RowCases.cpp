@@ -7,9 +7,9 @@
 #include <numeric>
 #include <string>
 
-#include "kernels/host/Attrs.h"
 #include "kernels/host/Convert.h"
 #include "runtime/base/Float8.h"
+#include "runtime/plan/AttrFields.h"
 #include "runtime/plan/OpTypes.h"
 
 namespace shardc::kernels::bench {
@@ -382,7 +382,8 @@ private:
     if (value.countsRowsOf != plan::kNoFactor || value.atomCount == 0)
       return shape;
     // A first dimension of one factor has the factor's dimensions.
-    bool isTransposed = value.transposedBy && attrOf(builder_.attrs(), *value.transposedBy) != 0;
+    bool isTransposed =
+        value.transposedBy && plan::attrOf(builder_.attrs(), *value.transposedBy) != 0;
     if (isTransposed && shape.size() > 1) {
       std::swap(shape[shape.size() - 2], shape.back());
     } else if (value.beginsWithFactor()) {

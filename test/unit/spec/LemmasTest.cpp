@@ -10,7 +10,7 @@
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
-#include "kernels/host/Attrs.h"
+#include "runtime/plan/AttrFields.h"
 #include "runtime/plan/OpTypes.h"
 #include "runtime/plan/Steps.h"
 #include "runtime/verify/spec/Rows.h"
@@ -93,11 +93,11 @@ std::vector<Array> unfold(const OpSteps &entry, const Sample &fused) {
     for (int k = 0; k < kAttrCount; ++k)
       if (auto key = static_cast<AttrKey>(k);
           opInfo(row.kind).attrs.has(key) && opInfo(entry.kind).attrs.has(key))
-        setAttr(step.attrs, key, attrOf(fused.attrs, key));
+        plan::setAttr(step.attrs, key, plan::attrOf(fused.attrs, key));
     for (const OpStep::Set &each : row.set) {
       if (attrInfo(each.key).type != AttrInfo::Bool)
         ADD_FAILURE() << "a row sets " << attrInfo(each.key).name;
-      setAttr(step.attrs, each.key, each.value);
+      plan::setAttr(step.attrs, each.key, each.value);
     }
     for (uint8_t value : row.operands)
       if (isThere[value])
@@ -111,7 +111,9 @@ std::vector<Array> unfold(const OpSteps &entry, const Sample &fused) {
           result.shape = fused.results[of].shape, result.dtype = fused.results[of].dtype;
       splitRows(result, fused);
       const Array &first = step.operands.front(); // its rows may have several dimensions
-      if (result.shape.size() < first.shape.size() && result.numel() == first.numel() && r == 0)
+      const OpFactors &factors = factorsOf(row.kind);
+      if (result.shape.size() < first.shape.size() && result.numel() == first.numel() && r == 0 &&
+          factors.result(0).dimCount == factors.operand(0).dimCount)
         result.shape = first.shape;
       result.bytes.resize(static_cast<size_t>(result.type().bytes()));
       step.results.push_back(std::move(result));
