@@ -57,9 +57,17 @@ RULE_CODE(PreferenceSmoothing) {
   Opt loss = PreferenceLoss, smoothing = PreferenceLabelSmoothing;
   if (!has(loss) || cfg().getFloat(smoothing) == 0)
     return;
-  if (cfg().is(loss, PreferenceLoss::Ipo) || cfg().is(loss, PreferenceLoss::Orpo))
+  if (cfg().is(loss, PreferenceLoss::Ipo) || cfg().is(loss, PreferenceLoss::Orpo) ||
+      cfg().is(loss, PreferenceLoss::Hinge))
     report({smoothing, loss}, {text(smoothing), text(loss)}).remove(smoothing);
 }
+
+RULE_IF(PreferenceGamma,
+        has(PreferenceLoss) && isWritten(PreferenceSimpoGamma) &&
+            !cfg().is(PreferenceLoss, PreferenceLoss::Simpo),
+        report({PreferenceSimpoGamma, PreferenceLoss},
+               {text(PreferenceSimpoGamma), text(PreferenceLoss)})
+            .remove(PreferenceSimpoGamma));
 
 RULE_CODE(PreferenceRouter) {
   if (!has(PreferenceLoss) || !has(ModelNumMoeExperts))

@@ -114,9 +114,15 @@ private:
   model::PairSettings pairs() const {
     if (!config_.has(Opt::PreferenceLoss))
       return {};
-    return {static_cast<int64_t>(config_.getEnum<config::PreferenceLoss>(Opt::PreferenceLoss)),
-            config_.getFloat(Opt::PreferenceBeta), config_.getFloat(Opt::PreferenceLabelSmoothing),
-            config_.is(Opt::PreferenceLoss, config::PreferenceLoss::Orpo)};
+    const auto loss = config_.getEnum<config::PreferenceLoss>(Opt::PreferenceLoss);
+    const bool isOrpo = loss == config::PreferenceLoss::Orpo,
+               isSimpo = loss == config::PreferenceLoss::Simpo;
+    return {static_cast<int64_t>(loss),
+            config_.getFloat(Opt::PreferenceBeta),
+            isSimpo ? config_.getFloat(Opt::PreferenceSimpoGamma) : 0,
+            config_.getFloat(Opt::PreferenceLabelSmoothing),
+            isOrpo,
+            !isOrpo && !isSimpo};
   }
 
   /// The reported loss is the mean over microbatches, and over ranks with other samples. Ranks of a

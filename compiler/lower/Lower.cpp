@@ -231,6 +231,13 @@ size_t addBlock(plan::Plan &plan, std::string name, const BlockGroups &groups, i
   return plan.blocks.size() - 1;
 }
 
+/// LoRA+ as PEFT has it: the ratio also applies to all vectors that are trained beside adapters.
+double rateOf(const Config &config, const model::ParamSpec &spec) {
+  const bool isTold = config.has(Opt::PeftScheme) &&
+                      (spec.kind == model::ParamKind::AdapterOut || spec.shape.size() == 1);
+  return isTold ? config.getFloat(Opt::PeftLoraplusLrRatio) : 1;
+}
+
 bool isDecayed(const Config &config, model::ParamKind kind) {
   using enum model::ParamKindInfo::Decay;
   auto decay = model::paramKindInfo(kind).decay;
@@ -309,6 +316,7 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
   block.numel = (block.numel + param.type.numel() + kAlign - 1) / kAlign * kAlign;
   block.shard = block.stateShard = block.numel;
   param.wdMult = isDecayed(config, spec.kind) ? 1 : 0;
+  param.lrMult = rateOf(config, spec);
   param.isDecoupled = config.has(Opt::OptimizerDecoupledLr) &&
                       model::paramKindInfo(spec.kind).rate == model::ParamKindInfo::Decoupled;
   param.init = spec.init;

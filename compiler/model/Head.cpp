@@ -37,10 +37,10 @@ ValueId Head::pairLosses(Forward &to, ValueId x) const {
   ValueId each =
       losses(to, x, batch.labels, s_.pairs.countsAll ? batch.reference : batch.mask, "logits");
   Op pairs = to.op(OpKind::PreferenceLoss, {each, batch.mask, batch.docs});
-  if (!s_.pairs.countsAll)
+  if (s_.pairs.hasReference)
     pairs.operands.push_back(batch.reference);
   pairs.set(Key::preference, s_.pairs.kind).set(Key::beta, s_.pairs.beta);
-  pairs.set(Key::label_smoothing, s_.pairs.smoothing);
+  pairs.set(Key::simpo_gamma, s_.pairs.gamma).set(Key::label_smoothing, s_.pairs.smoothing);
   int64_t sequences = to.settings().microBatch;
   const Type metrics = Type::of(DType::F32, {sequences, kPairMetrics});
   std::vector<ValueId> made =

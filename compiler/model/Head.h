@@ -8,8 +8,9 @@ namespace shardc::model {
 /// Settings of a preference loss; see op preference_loss.
 struct PairSettings {
   int64_t kind = 0;
-  double beta = 0, smoothing = 0;
-  bool countsAll = false; ///< whether the loss of chosen answers also counts their prompts
+  double beta = 0, gamma = 0, smoothing = 0;
+  bool countsAll = false;   ///< whether the loss of chosen answers also counts their prompts
+  bool hasReference = true; ///< whether answers are compared with a reference model's
 };
 
 /// The weight has `vocab` rows, including padding; columns from `validCols` on are left out of the

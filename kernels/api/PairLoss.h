@@ -1,6 +1,6 @@
 // Preference losses of a pair of a chosen and a rejected answer, for the kernels of all backends.
-// The formulas are those of TRL 1.16 (DPOTrainer and the experimental ORPOTrainer). Label smoothing
-// of `sigmoid` follows TRL 0.9.
+// The formulas are those of TRL 1.16 (DPOTrainer and the experimental ORPOTrainer and CPOTrainer).
+// Label smoothing of `sigmoid` follows TRL 0.9.
 #pragma once
 
 #include <cmath>
@@ -32,14 +32,15 @@ struct PairLoss {
 
 /// The loss (enum in runtime/base/Preference.h) and its hyperparameters.
 struct PairSettings {
-  int64_t kind;           ///< a PairLossKind
-  double beta, smoothing; ///< attributes `beta` and `label_smoothing`
+  int64_t kind;                  ///< a PairLossKind
+  double beta, gamma, smoothing; ///< attributes `beta`, `simpo_gamma` and `label_smoothing`
 };
 
 /// The settings of a call of preference_loss. Its kernels have checked that beta > 0 and 0 <=
 /// smoothing < 0.5.
 inline PairSettings pairSettingsOf(const Call &call) {
-  return {call.attrs.preference, call.attrs.beta, call.attrs.label_smoothing};
+  return {call.attrs.preference, call.attrs.beta, call.attrs.simpo_gamma,
+          call.attrs.label_smoothing};
 }
 
 /// 1/(1 + exp(-x)) and its logarithm, without overflow. Host and device compute in fp64.
@@ -62,7 +63,12 @@ SHARDC_EACH_SIDE inline double lossOfScores(const PairSettings &s, double delta,
     slope = 2 * error;
     return error * error;
   }
-  double x = s.beta * delta, changed = s.kind == kRobust ? -s.smoothing : s.smoothing;
+  double x = s.beta * delta - s.gamma;
+  if (s.kind == kHinge) {
+    slope = x < 1 ? -s.beta : 0;
+    return x < 1 ? 1 - x : 0;
+  }
+  double changed = s.kind == kRobust ? -s.smoothing : s.smoothing;
   double whole = s.kind == kRobust ? 1 - 2 * s.smoothing : 1;
   slope = s.beta * (changed * sigmoidOf(x) - (1 - s.smoothing) * sigmoidOf(-x)) / whole;
   return -((1 - s.smoothing) * logSigmoidOf(x) + changed * logSigmoidOf(-x)) / whole;
@@ -92,28 +98,32 @@ SHARDC_EACH_SIDE inline PairLoss oddsLossOf(const PairSettings &s, const Answer 
 }
 
 /// The loss of a pair under any of the settings. Scores are log-probabilities relative to the
-/// reference model; IPO and `sigmoid_norm` divide them by the number of unmasked tokens. Sources:
-/// Rafailov et al., "Direct Preference Optimization", 2023, for `sigmoid`; Azar et al., "A General
-/// Theoretical Paradigm to Understand Learning from Human Preferences", 2023, for IPO; Chowdhury et
-/// al., "Provably Robust DPO", 2024, for `robust`.
+/// reference model, for SimPO alone; IPO, SimPO and `sigmoid_norm` divide them by the number of
+/// unmasked tokens. Sources: Rafailov et al., "Direct Preference Optimization", 2023, for
+/// `sigmoid`; Azar et al., "A General Theoretical Paradigm to Understand Learning from Human
+/// Preferences", 2023, for IPO; Chowdhury et al., "Provably Robust DPO", 2024, for `robust`; Meng
+/// et al., "SimPO: Simple Preference Optimization with a Reference-Free Reward", 2024.
 SHARDC_EACH_SIDE inline PairLoss pairLossOf(const PairSettings &s, const Answer &chosen,
                                             const Answer &rejected) {
   if (s.kind == kOrpo)
     return oddsLossOf(s, chosen, rejected);
   PairLoss pair;
   double scores[2] = {-chosen.loss - chosen.reference, -rejected.loss - rejected.reference};
-  bool isMean = s.kind == kIpo || s.kind == kSigmoidNorm;
+  bool isMean = s.kind == kIpo || s.kind == kSigmoidNorm || s.kind == kSimpo;
   double shares[2] = {isMean ? 1 / chosen.tokens : 1, isMean ? 1 / rejected.tokens : 1};
   double slope = 0;
   pair.loss = lossOfScores(s, scores[0] * shares[0] - scores[1] * shares[1], slope);
   pair.chosen = -slope * shares[0];
   pair.rejected = slope * shares[1];
+  // TRL's metrics are of whole answers, except for SimPO.
+  double told[2] = {s.kind == kSimpo ? shares[0] : 1, s.kind == kSimpo ? shares[1] : 1};
+  double rewards[2] = {s.beta * scores[0] * told[0], s.beta * scores[1] * told[1]};
   double metrics[kPairMetrics] = {1,
-                                  s.beta * scores[0],
-                                  s.beta * scores[1],
-                                  scores[0] > scores[1] ? 1.0 : 0.0,
-                                  -chosen.loss,
-                                  -rejected.loss,
+                                  rewards[0],
+                                  rewards[1],
+                                  rewards[0] > rewards[1] ? 1.0 : 0.0,
+                                  -chosen.loss * told[0],
+                                  -rejected.loss * told[1],
                                   0,
                                   0};
   for (int i = 0; i < kPairMetrics; ++i)

@@ -469,6 +469,8 @@ void prepareGemm(Context &context, int device) {
 void runGemm(const Gemm &gemm, void *workspace, Queue &queue) {
   if (queue.context().options().ownKernels)
     return launchPlainGemm(gemm, queue);
+  if (launchRowProduct(gemm, queue))
+    return;
   const Plan *plan = runByLibrary(gemm, workspace, queue);
   if (!plan || plan->served)
     return;

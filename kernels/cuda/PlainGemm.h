@@ -1,5 +1,5 @@
 // Hand-written products for extents that cuBLASLt does not support (odd rows of 16-bit elements),
-// and the steps after a product that cuBLASLt's epilogues do not support.
+// products of one row, and the steps after a product that cuBLASLt's epilogues do not support.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,6 +12,10 @@ namespace shardc::kernels::cuda {
 
 /// Enqueues the product.
 void launchPlainGemm(const Gemm &gemm, Queue &queue);
+
+/// Enqueues a product of one row of 16-bit elements and a transposed matrix, which it reads faster
+/// than library kernels do. Returns false and enqueues nothing for any other product.
+bool launchRowProduct(const Gemm &gemm, Queue &queue);
 
 /// c[t,:] (+)= product[t,:] + bias, with an fp32 product. `bias` may be null. The result is rounded
 /// once.

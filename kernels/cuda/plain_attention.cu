@@ -27,7 +27,14 @@ constexpr int kWarps = 8;
 constexpr int kRows = kTile / kWarps; ///< rows per warp
 // Sizes of the kernels for few queries.
 constexpr int kFewQueries = 4;
-constexpr int kKeysAtOnce = 4, kKeysOfWarp = 32, kKeysOfBlock = kWarps * kKeysOfWarp;
+constexpr int kKeysAtOnce = 8, kPartsMax = 256;
+
+/// Number of keys that a warp reads for few queries, so that each query has at most kPartsMax
+/// blocks.
+int keysOfWarp(int64_t keys) {
+  return static_cast<int>(ceilDiv(ceilDiv(keys, kPartsMax * kWarps), kKeysAtOnce) * kKeysAtOnce);
+}
+int64_t blocksOfKeys(int64_t keys) { return ceilDiv(keys, kWarps * keysOfWarp(keys)); }
 
 struct Attention {
   Data q, k, v, o, dOut, dq, dk, dv;
@@ -86,8 +93,7 @@ template <bool kParts> struct Sight {
       return true;
     int back = queryAt[query] - keyAt[key];
     return (!p.causal || back >= 0) && (p.window < 0 || back <= p.window) &&
-           (p.chunk == 0 ||
-            back <= (queryAt[query] - (p.resetMask ? docs[query] : 0)) % p.chunk) &&
+           (p.chunk == 0 || back <= (queryAt[query] - (p.resetMask ? docs[query] : 0)) % p.chunk) &&
            (!p.resetMask || docs[query] == keyDocs[key]);
   }
 
@@ -202,7 +208,8 @@ template <int kColumns, bool kParts>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attention p) {
   awaitPrevious();
   extern __shared__ float shared[];
-  int pitch = p.channels + 1, valuePitch = p.values + 1, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int pitch = p.channels + 1, valuePitch = p.values + 1, lane = threadIdx.x % kWarp,
+      warp = threadIdx.x / kWarp;
   float *q = shared, *k = q + kTile * pitch, *v = k + kTile * pitch;
   int first = static_cast<int>(blockIdx.x) * kTile, head = static_cast<int>(blockIdx.y);
   int sample = static_cast<int>(blockIdx.z), group = head / (p.heads / p.groups);
@@ -289,40 +296,23 @@ __device__ __forceinline__ void joinParts(int parts, Top topOf, Total totalOf, V
   }
 }
 
-/// scores[j] = the capped or scaled product of the query and key first + j; -inf for keys from `end`
-/// on and for those that the query does not see.
-template <int kColumns>
-__device__ __forceinline__ void scoreKeys(const Sight<true> &sight, const Side &keys,
-                                          const float (&q)[kColumns], int query, int first, int end,
-                                          int lane, float (&scores)[kKeysAtOnce]) {
-  const Attention &p = sight.p;
-#pragma unroll
-  for (int j = 0; j < kKeysAtOnce; ++j) {
-    int key = min(first + j, end - 1);
-    float dot = 0.0f;
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      int d = lane + c * kWarp;
-      dot += d < p.channels ? q[c] * element(p.k, keys.offset(key, p.channels) + d) : 0.0f;
-    }
-    scores[j] = warpSum(dot);
-  }
-#pragma unroll
-  for (int j = 0; j < kKeysAtOnce; ++j) {
-    bool sees = first + j < end && sight.sees(query, min(first + j, end - 1));
-    scores[j] = !sees          ? -INFINITY
-                : p.cap > 0.0f ? p.cap * shareOfCap(p, scores[j])
-                               : scores[j] * p.scale;
-  }
+/// An element of data whose type the mode says, without a branch by type.
+template <Mode M> __device__ __forceinline__ float elementOf(const Data &d, int64_t i) {
+  if constexpr (M == Mode::Bf16)
+    return __bfloat162float(static_cast<const __nv_bfloat16 *>(d.p)[i]);
+  else if constexpr (M == Mode::F16)
+    return __half2float(static_cast<const __half *>(d.p)[i]);
+  else
+    return element(d, i);
 }
 
 /// Attention of few queries, such as that of the last token of a text: a block computes what one
-/// query of one head reads from kKeysOfBlock keys, by warps with a range of keys each. Lanes have
-/// every 32nd channel. Writes the largest score, the sum of the exponentials, and the unscaled row of
-/// the result to `partial`[sample, query, head, block].
-template <int kColumns>
+/// query of one head reads from a range of keys, by warps with `keysOfWarp` keys each. Lanes have
+/// every 32nd channel. Writes the largest score, the sum of the exponentials, and the unscaled row
+/// of the result to `partial`[sample, query, head, block].
+template <Mode M, int kColumns>
 __global__ void __launch_bounds__(kWarps *kWarp)
-    attendFew(const Attention p, float *partial) {
+    attendFew(const Attention p, int keysOfWarp, float *partial) {
   awaitPrevious();
   __shared__ float tops[kWarps], totals[kWarps], rows[kWarps][kColumns * kWarp];
   int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -337,14 +327,30 @@ __global__ void __launch_bounds__(kWarps *kWarp)
     int d = lane + c * kWarp;
     q[c] = d < p.channels ? element(p.q, queries.offset(query, p.channels) + d) : 0.0f;
   }
-  int begin = static_cast<int>(blockIdx.x) * kKeysOfBlock + warp * kKeysOfWarp;
-  int end = min(begin + kKeysOfWarp, p.keys);
+  int begin = (static_cast<int>(blockIdx.x) * kWarps + warp) * keysOfWarp;
+  int end = min(begin + keysOfWarp, p.keys);
   for (int key0 = begin; key0 < end; key0 += kKeysAtOnce) {
-    float scores[kKeysAtOnce], newTop = top;
-    scoreKeys(sight, keys, q, query, key0, end, lane, scores);
+    int ownKey = min(key0 + lane, end - 1);
+    unsigned seen = __ballot_sync(0xffffffffu, key0 + lane < end && sight.sees(query, ownKey));
+    float scores[kKeysAtOnce] = {}, values[kKeysAtOnce][kColumns], newTop = top;
+    // Channels past the last one are read as the last one, to load all without a branch.
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j)
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        int key = min(key0 + j, end - 1), d = lane + c * kWarp;
+        int64_t ofKey = keys.offset(key, p.channels), ofValue = keys.offset(key, p.values);
+        scores[j] += q[c] * elementOf<M>(p.k, ofKey + min(d, p.channels - 1));
+        values[j][c] = elementOf<M>(p.v, ofValue + min(d, p.values - 1));
+      }
+#pragma unroll
+    for (int j = 0; j < kKeysAtOnce; ++j) {
+      float dot = warpSum(scores[j]);
+      scores[j] = (seen >> j & 1) == 0 ? -INFINITY
+                  : p.cap > 0.0f       ? p.cap * shareOfCap(p, dot)
+                                       : dot * p.scale;
       newTop = fmaxf(newTop, scores[j]);
+    }
     if (newTop == -INFINITY)
       continue;
     float shrink = __expf(top - newTop);
@@ -355,13 +361,10 @@ __global__ void __launch_bounds__(kWarps *kWarp)
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j) {
       float prob = __expf(scores[j] - top);
-      int key = min(key0 + j, end - 1);
       total += prob;
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        int d = lane + c * kWarp;
-        sums[c] += d < p.values ? prob * element(p.v, keys.offset(key, p.values) + d) : 0.0f;
-      }
+      for (int c = 0; c < kColumns; ++c)
+        sums[c] += prob * values[j][c];
     }
   }
 #pragma unroll
@@ -372,10 +375,11 @@ __global__ void __launch_bounds__(kWarps *kWarp)
   __syncthreads();
   float *to = partial + ((static_cast<int64_t>(row) * p.heads + head) * gridDim.x + blockIdx.x) *
                             (p.values + 2);
-  joinParts(kWarps, [&](int part) { return tops[part]; }, [&](int part) { return totals[part]; },
-            [&](int part, int d) { return rows[part][d]; }, p.values,
-            [&](float all, float sum) { to[0] = all, to[1] = sum; },
-            [&](int d, float value, float) { to[2 + d] = value; });
+  joinParts(
+      kWarps, [&](int part) { return tops[part]; }, [&](int part) { return totals[part]; },
+      [&](int part, int d) { return rows[part][d]; }, p.values,
+      [&](float all, float sum) { to[0] = all, to[1] = sum; },
+      [&](int d, float value, float) { to[2 + d] = value; });
 }
 
 /// Joins what the blocks of attendFew have computed for each query and head.
@@ -387,13 +391,14 @@ __global__ void __launch_bounds__(kWarps *kWarp)
   const float *from = partial + (static_cast<int64_t>(row) * p.heads + head) * blocks * size;
   int64_t at = Side{sample, p.queries, p.heads, head}.offset(query, p.values);
   float *lse = p.lse + (static_cast<int64_t>(sample) * p.heads + head) * p.queries + query;
-  joinParts(blocks, [&](int part) { return from[part * size]; },
-            [&](int part) { return from[part * size + 1]; },
-            [&](int part, int d) { return from[part * size + 2 + d]; }, p.values,
-            [&](float top, float total) { *lse = total > 0.0f ? top + logf(total) : -INFINITY; },
-            [&](int d, float value, float total) {
-              setElement(p.o, at + d, total > 0.0f ? value / total : 0.0f);
-            });
+  joinParts(
+      blocks, [&](int part) { return from[part * size]; },
+      [&](int part) { return from[part * size + 1]; },
+      [&](int part, int d) { return from[part * size + 2 + d]; }, p.values,
+      [&](float top, float total) { *lse = total > 0.0f ? top + logf(total) : -INFINITY; },
+      [&](int d, float value, float total) {
+        setElement(p.o, at + d, total > 0.0f ? value / total : 0.0f);
+      });
 }
 
 /// delta[b,n,s] = sum over channels of do·o, with one warp per row.
@@ -437,7 +442,8 @@ template <int kColumns, bool kParts>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdQueries(const Attention p) {
   awaitPrevious();
   extern __shared__ float shared[];
-  int pitch = p.channels + 1, valuePitch = p.values + 1, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int pitch = p.channels + 1, valuePitch = p.values + 1, lane = threadIdx.x % kWarp,
+      warp = threadIdx.x / kWarp;
   float *q = shared, *k = q + kTile * pitch, *dOut = k + kTile * pitch;
   float *v = dOut + kTile * valuePitch;
   int first = static_cast<int>(blockIdx.x) * kTile, head = static_cast<int>(blockIdx.y);
@@ -492,7 +498,8 @@ template <int kColumns, bool kParts>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attention p) {
   awaitPrevious();
   extern __shared__ float shared[];
-  int pitch = p.channels + 1, valuePitch = p.values + 1, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int pitch = p.channels + 1, valuePitch = p.values + 1, lane = threadIdx.x % kWarp,
+      warp = threadIdx.x / kWarp;
   float *k = shared, *q = k + kTile * pitch, *v = q + kTile * pitch;
   float *dOut = v + kTile * valuePitch;
   int first = static_cast<int>(blockIdx.x) * kTile, group = static_cast<int>(blockIdx.y);
@@ -616,8 +623,7 @@ int64_t plainAttentionScratch(const Call &call) {
   const Tensor &q = call.in[0], &k = call.in[1], &v = call.in[2];
   return q.shape[1] > kFewQueries || call.attrs.p > 0
              ? 0
-             : q.shape[0] * q.shape[1] * q.shape[2] * ceilDiv(k.shape[1], kKeysOfBlock) *
-                   (v.shape[3] + 2);
+             : q.shape[0] * q.shape[1] * q.shape[2] * blocksOfKeys(k.shape[1]) * (v.shape[3] + 2);
 }
 
 void launchPlainAttention(const Call &call, bool isPart, float *scratch) {
@@ -625,13 +631,19 @@ void launchPlainAttention(const Call &call, bool isPart, float *scratch) {
   p.o = dataOf(call.out[0]);
   p.lse = static_cast<float *>(call.out[1].data);
   if (scratch) {
-    auto blocks = static_cast<unsigned>(ceilDiv(p.keys, kKeysOfBlock));
+    auto blocks = static_cast<unsigned>(blocksOfKeys(p.keys));
     auto rows = static_cast<unsigned>(call.in[0].shape[0] * p.queries);
     auto heads = static_cast<unsigned>(p.heads);
-    forColumns(p, true, [&]<int kColumns, bool kParts>() {
-      launchKernel(attendFew<kColumns>, dim3(blocks, heads, rows), kWarps * kWarp, 0, queueOf(call),
-                   p, scratch);
-    });
+    auto attendAs = [&]<Mode M>() {
+      forColumns(p, true, [&]<int kColumns, bool kParts>() {
+        launchKernel(attendFew<M, kColumns>, dim3(blocks, heads, rows), kWarps * kWarp, 0,
+                     queueOf(call), p, keysOfWarp(p.keys), scratch);
+      });
+    };
+    const Mode mode = modeOf({&call.in[0], &call.in[1], &call.in[2]}, 0);
+    mode == Mode::Bf16  ? attendAs.template operator()<Mode::Bf16>()
+    : mode == Mode::F16 ? attendAs.template operator()<Mode::F16>()
+                        : attendAs.template operator()<Mode::Scalar>();
     return launchKernel(joinFew, dim3(heads, rows), kWarps * kWarp, 0, queueOf(call), p,
                         static_cast<const float *>(scratch), static_cast<int>(blocks));
   }

@@ -11,7 +11,7 @@ namespace shardc::kernels::host {
 namespace {
 
 const char *acceptsPreferenceLoss(const Call &call) {
-  SHARDC_REQUIRE(call.attrs.preference >= kSigmoid && call.attrs.preference <= kOrpo,
+  SHARDC_REQUIRE(call.attrs.preference >= kSigmoid && call.attrs.preference <= kHinge,
                  "preference is none of its losses");
   SHARDC_REQUIRE(call.attrs.beta > 0, "beta is not above 0");
   SHARDC_REQUIRE(call.attrs.label_smoothing >= 0 && call.attrs.label_smoothing < 0.5,

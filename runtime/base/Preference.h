@@ -6,7 +6,7 @@
 namespace shardc {
 
 /// Values of attribute `preference`.
-enum PairLossKind : int64_t { kSigmoid, kSigmoidNorm, kIpo, kRobust, kOrpo };
+enum PairLossKind : int64_t { kSigmoid, kSigmoidNorm, kIpo, kRobust, kOrpo, kSimpo, kHinge };
 
 /// Columns of the op's metrics; each is a sum over pairs.
 enum PairMetric : int {
@@ -16,7 +16,7 @@ enum PairMetric : int {
   kRejectedReward,
   /// Pairs whose chosen answer has the higher score.
   kAccurate,
-  /// Log-probabilities of both answers; for ORPO, means over tokens.
+  /// Log-probabilities of both answers; for ORPO and SimPO, means over tokens.
   kChosenLogp,
   kRejectedLogp,
   /// For ORPO only, otherwise 0: the NLL of the chosen answer, and the log odds ratio.

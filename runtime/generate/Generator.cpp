@@ -240,7 +240,7 @@ Result<Generator::Values> Generator::follow(const Body &body, std::span<const in
         ASSIGN_OR_RETURN(values[result], make(body.typeOf(result)));
       }
     RETURN_IF_ERROR(op.kind == OpKind::BatchLoad   ? loadBatch(body, op, tokens, values)
-                    : op.kind == OpKind::Attention ? attend(op, values, next())
+                    : op.kind == OpKind::Attention ? attend(body, op, values, next())
                     : op.kind == OpKind::ShortConv ? convolve(op, values, next())
                                                    : run(body, op, values));
     for (ValueId operand : op.operands)
@@ -338,14 +338,16 @@ Status Generator::keep(const Value &value, Rows &rows) {
 }
 
 /// Adds the keys and values of these tokens to the kept ones, and computes attention of their
-/// queries to all kept tokens.
-Status Generator::attend(const Op &op, Values &values, Kept &kept) {
+/// queries to all kept tokens. The first tokens are a whole sequence, which more kernels serve.
+Status Generator::attend(const Body &body, const Op &op, Values &values, Kept &kept) {
   constexpr OpKind kOp = OpKind::Attention;
   const Value &q = values[plan::operandNamed<kOp>(op, "q")],
               &k = values[plan::operandNamed<kOp>(op, "k")],
               &v = values[plan::operandNamed<kOp>(op, "v")];
   RETURN_IF_ERROR(keep(k, kept.keys));
   RETURN_IF_ERROR(keep(v, kept.values));
+  if (position_ == 0)
+    return run(body, op, values);
   const int64_t rows = q.type.shape[1], keys = position_ + rows;
   auto all = [keys](const Value &own, const Block &data) {
     Tensor tensor = own.tensor();

@@ -74,7 +74,7 @@ private:
   /// Writes `data`, of the value's size, to the device.
   Status put(const Value &value, const void *data);
   Status run(const Body &body, const plan::Op &op, Values &values);
-  Status attend(const plan::Op &op, Values &values, Kept &kept);
+  Status attend(const Body &body, const plan::Op &op, Values &values, Kept &kept);
   Status convolve(const plan::Op &op, Values &values, Kept &kept);
   Status keep(const Value &value, Rows &rows);
   /// Loads a batch of one sample with one document, at the positions after those so far.

@@ -21,6 +21,13 @@
 namespace shardc::run {
 namespace {
 
+/// Whether the job's loss compares answers with a reference model's.
+bool hasReference(const plan::Plan &plan) {
+  using enum plan::Job::PreferenceLoss;
+  const auto &loss = plan.job.preference.loss;
+  return loss && *loss != Orpo && *loss != Simpo;
+}
+
 using data::Split;
 
 bool evaluates(const plan::Plan &plan) {
@@ -369,9 +376,8 @@ Result<std::unique_ptr<JobSource>> openJobData(const plan::Plan &plan) {
   config.vocabSize = plan.job.model.vocabSize;
   config.seed = static_cast<uint32_t>(seedOf(plan));
   config.split = plan.job.dataset.split;
-  using Preference = plan::Job::PreferenceLoss;
-  if (const std::optional<Preference> &loss = plan.job.preference.loss)
-    config.pairs = *loss == Preference::Orpo ? data::Pairs::Alone : data::Pairs::WithReference;
+  if (plan.job.preference.loss)
+    config.pairs = hasReference(plan) ? data::Pairs::WithReference : data::Pairs::Alone;
   config.dropLastPartialValidationSequence = plan.job.dataset.dropLastPartialValidationSequence;
   config.midLevelDatasetSurplus = plan.job.dataset.midLevelDatasetSurplus;
   using Kind = plan::Job::DatasetKind;
@@ -418,15 +424,13 @@ Status checkPacks(const plan::Plan &plan, const std::map<std::string, std::strin
   const plan::Job::Dataset &dataset = plan.job.dataset;
   if (dataset.kind != plan::Job::DatasetKind::Packed)
     return Status::ok();
-  const std::optional<plan::Job::PreferenceLoss> &loss = plan.job.preference.loss;
-  const bool hasReference = loss && *loss != plan::Job::PreferenceLoss::Orpo;
   for (const std::vector<std::string> *paths :
        {&dataset.blend, &dataset.dataPath, &dataset.trainDataPath, &dataset.validDataPath,
         &dataset.testDataPath})
     for (const std::string &path : *paths) {
       ASSIGN_OR_RETURN(data::PackFiles files, data::PackFiles::open(path));
       RETURN_IF_ERROR(files.verify());
-      if (hasReference && weights != nullptr)
+      if (hasReference(plan) && weights != nullptr)
         RETURN_IF_ERROR(data::checkReference(files, *weights));
     }
   return Status::ok();

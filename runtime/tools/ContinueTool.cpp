@@ -5,7 +5,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
 
 #include <fmt/format.h>
@@ -209,8 +213,14 @@ Result<LoadedModel> load(const RunToolOptions &options, const BackendEntry &entr
                          const Settings &settings, const plan::Plan &plan) {
   const Clock::time_point begin = Clock::now();
   LoadedModel model;
-  const ReportSink sink = [&](const Report &report) { // standard output is for the texts
-    if (report.severity >= Severity::Warning)
+  struct Told {
+    std::mutex mutex;
+    std::set<std::string> texts;
+  };
+  // Standard output is for the texts. Each layer may report the same.
+  const ReportSink sink = [&options, told = std::make_shared<Told>()](const Report &report) {
+    std::lock_guard lock(told->mutex);
+    if (report.severity >= Severity::Warning && told->texts.insert(report.text).second)
       options.console.emit(report);
   };
   model.session = entry.beginSession(plan, options, sink);

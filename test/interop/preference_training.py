@@ -4,7 +4,7 @@
 usage: preference_training.py BIN [CASE...]
 
 Each case is a small model in fp32 whose values follow from its names, as in hf_training.py, possibly with an adapter of
-PEFT whose second factors are zeros. TRL's DPOTrainer or ORPOTrainer reads one pair at a time and accumulates the
+PEFT whose second factors are zeros. TRL's DPOTrainer, ORPOTrainer or CPOTrainer (of SimPO) reads one pair at a time and accumulates the
 gradients of a global batch; shardc trains on packs of two pairs. Losses of six steps must agree within 1e-5 (relative).
 BIN is the folder of shardc and shardc-run. `--record` writes test/e2e/golden/values/preference_training.json, from
 which preference_losses.py tests without TRL. Exits with 77 without torch, transformers, peft or TRL.
@@ -27,6 +27,7 @@ try:
     import peft
     import tokenizers
     import trl
+    from trl.experimental.cpo import CPOConfig, CPOTrainer
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 except ImportError as error:
     print(f"skipped: {error}")
@@ -44,6 +45,9 @@ CASES = {
     "robust": ("llama3", "robust", False, {"label_smoothing": 0.2}, []),
     "dpo_experts": ("mixtral", "sigmoid", False, {}, [["cluster.gpus_per_node=2", "model.expert_model_parallel_size=2"]]),
     "orpo": ("llama3", "orpo", False, {}, [["cluster.gpus_per_node=2", "model.tensor_model_parallel_size=2"]]),
+    "hinge": ("llama3", "hinge", False, {"beta": 0.3}, []),
+    "simpo": ("llama3", "simpo", False, {"beta": 2.0, "simpo_gamma": 1.4}, [["cluster.gpus_per_node=2", "model.tensor_model_parallel_size=2"]]),
+    "simpo_lora": ("qwen3", "simpo", True, {"beta": 2.5, "label_smoothing": 0.1}, []),
     "orpo_lora": ("llama3", "orpo", True, {}, []),
 }
 
@@ -67,7 +71,7 @@ def tokenizer_of():
 def data(loss):
     """The pairs for TRL. ORPO's trainer adds the end token; DPO's does not if the text has it."""
     rows = [{"prompt": words(prompt), "chosen": words(chosen[:-1]), "rejected": words(rejected[:-1])} for prompt, chosen, rejected in pairs.pairs()]
-    if loss != "orpo":
+    if loss not in ("orpo", "simpo"):
         end = words([pairs.END])
         rows = [{**row, "chosen": row["chosen"] + end, "rejected": row["rejected"] + end} for row in rows]
     return datasets.Dataset.from_list(rows)
@@ -106,6 +110,9 @@ def train(work, loss, lora, options):
     more = {"train_dataset": data(loss), "processing_class": tokenizer_of()}
     if loss == "orpo":
         trainer = watched(ORPOTrainer)(model=model, args=ORPOConfig(max_length=pairs.LENGTH, **settings), **more)
+    elif loss == "simpo":
+        args = CPOConfig(max_length=pairs.LENGTH, loss_type=loss, cpo_alpha=0.0, **settings)
+        trainer = watched(CPOTrainer)(model=model, args=args, **more)
     else:
         reference = {} if lora else {"ref_model": loaded(work / "made", **EAGER)}
         trainer = watched(trl.DPOTrainer)(model=model, args=trl.DPOConfig(max_length=None, loss_type=[loss], **settings), **reference, **more)

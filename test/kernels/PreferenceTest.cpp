@@ -14,7 +14,7 @@ namespace {
 using Vector = std::vector<double>;
 
 constexpr int64_t kSequences = 2, kSize = 12;
-constexpr int64_t kKinds[] = {kSigmoid, kSigmoidNorm, kIpo, kRobust, kOrpo};
+constexpr int64_t kKinds[] = {kSigmoid, kSigmoidNorm, kIpo, kRobust, kOrpo, kSimpo, kHinge};
 
 /// Two sequences with two pairs each. The first has three places of padding; in the second, one
 /// answer has no counted token.
@@ -54,7 +54,9 @@ Sums sumsOf(const Pairs &pairs, const Vector &losses, int64_t row, double begin,
   return sums;
 }
 
-double lossOf(int64_t kind, double beta, double smoothing, const Sums &c, const Sums &r) {
+double lossOf(const Attrs &attrs, const Sums &c, const Sums &r) {
+  const int64_t kind = attrs.preference;
+  const double beta = attrs.beta, smoothing = attrs.label_smoothing;
   if (kind == kOrpo) {
     double chosen = -c.loss / c.tokens, rejected = -r.loss / r.tokens;
     double odds =
@@ -62,13 +64,15 @@ double lossOf(int64_t kind, double beta, double smoothing, const Sums &c, const 
     return c.all / c.places - beta * logSigmoid(odds);
   }
   double chosen = -c.loss - c.reference, rejected = -r.loss - r.reference;
-  if (kind == kIpo || kind == kSigmoidNorm)
+  if (kind == kIpo || kind == kSigmoidNorm || kind == kSimpo)
     chosen /= c.tokens, rejected /= r.tokens;
   double delta = chosen - rejected;
   if (kind == kIpo)
     return std::pow(delta - 1 / (2 * beta), 2);
-  double kept = (1 - smoothing) * logSigmoid(beta * delta),
-         changed = smoothing * logSigmoid(-beta * delta);
+  if (kind == kHinge)
+    return std::max(1 - beta * delta, 0.0);
+  const double reward = beta * delta - attrs.simpo_gamma;
+  double kept = (1 - smoothing) * logSigmoid(reward), changed = smoothing * logSigmoid(-reward);
   return kind == kRobust ? -(kept - changed) / (1 - 2 * smoothing) : -kept - changed;
 }
 
@@ -82,7 +86,7 @@ Vector lossesOf(const Pairs &pairs, const Vector &losses, const Attrs &attrs) {
       Sums chosen = sumsOf(pairs, losses, row, begins[d], begins[d + 1]);
       Sums rejected = sumsOf(pairs, losses, row, begins[d + 1], begins[d + 2]);
       if (chosen.tokens > 0 && rejected.tokens > 0)
-        sum += lossOf(attrs.preference, attrs.beta, attrs.label_smoothing, chosen, rejected);
+        sum += lossOf(attrs, chosen, rejected);
     }
     found.push_back(sum);
   }
@@ -93,9 +97,10 @@ KernelRun runOf(const Pairs &pairs, int64_t kind) {
   KernelRun run("preference_loss");
   run.attrs.preference = kind;
   run.attrs.beta = 0.3;
-  run.attrs.label_smoothing = kind == kIpo || kind == kOrpo ? 0 : 0.1;
+  run.attrs.label_smoothing = kind == kIpo || kind == kOrpo || kind == kHinge ? 0 : 0.1;
+  run.attrs.simpo_gamma = kind == kSimpo ? 0.4 : 0;
   run.in(array(DType::F32, {kSequences * kSize}, pairs.losses)).in(pairs.mask).in(pairs.docs);
-  if (kind != kOrpo)
+  if (kind != kOrpo && kind != kSimpo)
     run.in(pairs.reference);
   run.out(DType::F32, {kSequences}).out(DType::F32, {kSequences * kSize}).out(DType::F32, {1});
   run.out(DType::F32, {kSequences, kPairMetrics});

@@ -1,6 +1,6 @@
 // Compares every CUDA kernel with the host's on the shapes of makeCase: minimal, a model's, odd,
-// and one with long odd rows. Then cases beyond those shapes: accumulation, padding, bad data,
-// other attributes.
+// one with long odd rows, and one token's. Then cases beyond those shapes: accumulation, padding,
+// bad data, other attributes.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,6 +23,7 @@ namespace {
 
 constexpr bench::Model kOddModel = {3, 67, 6, 2, 40, 353, 1003};
 constexpr bench::Model kWideModel = {1, 33, 80, 8, 128, 1024, 2048};
+constexpr bench::Model kTokenModel = {1, 1, 10, 2, 128, 1400, 1003}; ///< its products have one row
 
 struct Row {
   std::string_view op, dtypes;
@@ -94,7 +95,8 @@ TEST_P(Ops, AgreeWithTheHost) {
   if (row.op.starts_with("attention_part"))
     GTEST_SKIP() << "its operands must belong together: see AttentionPartTest.cpp";
   Tolerances tolerances = tolerancesOf(row.op);
-  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})
+  for (const bench::Model &model :
+       {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel, kTokenModel})
     for (DType data : kDataTypes) {
       if (data != DType::F32 && row.dtypes == "fixed")
         continue;

@@ -96,6 +96,8 @@ class Case:
     alphas: tuple = ()
     # Second factors have biases.
     lora_bias: bool = False
+    # Learning rate of second factors and vectors, divided by that of first factors: PEFT's LoRA+; 0: its optimizer is not used.
+    lr_ratio: float = 0.0
     # Modules that are trained in full, by PEFT's names.
     saved: tuple = ()
     # Rows of weights with adapters have trained magnitudes.
@@ -468,6 +470,8 @@ LLAMA_ALPHAS = replace(
 LLAMA_LORA_BIASES = replace(
     LLAMA_LORA, name="llama_lora_biases", lora_bias=True, saved=("model.norm",), frozen=(r"(?!.*\.adapter\.|decoder\.final_layernorm\.).*",),
 )
+# Second factors and their biases learn faster.
+LLAMA_LORAPLUS = replace(LLAMA_LORA, name="llama_loraplus", lora_bias=True, lr_ratio=8.0, lr=2e-3)
 LLAMA_QLORA = replace(
     LLAMA_LORA, name="llama_qlora", hidden=128, head=32, ffn=256, quantized=True,
 )
@@ -543,6 +547,7 @@ CASES = [
     LLAMA_ALPHAS,
     LLAMA_DORA_ALPHAS,
     LLAMA_LORA_BIASES,
+    LLAMA_LORAPLUS,
     LLAMA_QLORA,
     QWEN3_LORA,
     GEMMA2_LORA,

@@ -18,6 +18,22 @@ def learning_rate(case, applied):
     return case.min_lr + 0.5 * (math.cos(math.pi * ratio) + 1) * (case.lr - case.min_lr)
 
 
+def loraplus(case, trained):
+    """PEFT's optimizer of LoRA+. It tells second factors by their names there."""
+    from peft.optimizers import create_loraplus_optimizer
+
+    module = torch.nn.Module()
+    for name, value in trained.items():
+        module.register_parameter(name.replace("linear_out", "lora_B").replace(".", "_"), value)
+    optimizer = create_loraplus_optimizer(
+        module, torch.optim.AdamW, lr=case.lr, loraplus_lr_ratio=case.lr_ratio, loraplus_weight_decay=case.weight_decay,
+        betas=case.betas, eps=case.adam_eps, foreach=False,
+    )
+    for group in optimizer.param_groups:
+        group["times"] = group["lr"] / case.lr
+    return optimizer
+
+
 class Run:
     """One training of a case. `dtype` is the type of weights and activations; masters are fp64 or fp32.
 
@@ -30,7 +46,7 @@ class Run:
         self.numerics = model.Numerics(dtype, native)
         inner = self.numerics.inner
         self.masters = {
-            n: torch.from_numpy(v).to(inner).requires_grad_()
+            n: torch.nn.Parameter(torch.from_numpy(v).to(inner))
             for n, v in model.initial_values(case).items()
         }
         for name, master in self.masters.items():
@@ -53,6 +69,8 @@ class Run:
             from lion_pytorch import Lion
 
             self.optimizers.append(Lion(groups, lr=case.lr, betas=case.betas))
+        elif case.lr_ratio:
+            self.optimizers.append(loraplus(case, self.trained))
         else:
             self.optimizers.append(torch.optim.AdamW(
                 groups, lr=case.lr, betas=case.betas, eps=case.adam_eps, foreach=False
@@ -129,7 +147,7 @@ class Run:
         self.lr.append(learning_rate(self.case, number))
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = self.lr[-1]
+                group["lr"] = self.lr[-1] * group.get("times", 1)
             optimizer.step()
         if self.case.narrow_moments:
             for state in self.optimizers[-1].state.values():
