@@ -87,36 +87,33 @@ private:
         const model::StagePass &pass = order.rows[stage][i];
         if (!model::hasForward(pass.part.kind))
           continue;
-        model::StagePass needed = pass;
-        needed.microbatch = next[pass.part.chunk]++;
+        const model::StagePass needed{pass.part, next[pass.part.chunk]++};
         if (pass.microbatch == needed.microbatch)
           continue;
-        model::OrderFault at = {model::OrderFault::Kind::Order, static_cast<int64_t>(stage) + 1,
-                                order.columnOf(stage, i), ""};
         diags_
             .report(diag::ScheduleGlobalBalance, config_.range(kKinds), model::nameOf(pass),
                     model::nameOf(needed))
-            .note(diag::ScheduleForwardHere, rangeOf(at));
+            .note(diag::ScheduleForwardHere,
+                  rangeOf(static_cast<int64_t>(stage) + 1, order.columnOf(stage, i)));
         return false;
       }
     }
     return true;
   }
 
-  /// The range of the fault's cell, of its row, or of nothing if it concerns the whole file.
-  SourceRange rangeOf(const model::OrderFault &fault) const {
-    SourceLoc begin =
-        sources_.lineBegin(buffer_, static_cast<unsigned>(std::max<int64_t>(fault.row, 1)));
+  /// The range of a cell, of a row, or of nothing for the whole file.
+  SourceRange rangeOf(int64_t row, int64_t column) const {
+    SourceLoc begin = sources_.lineBegin(buffer_, static_cast<unsigned>(std::max<int64_t>(row, 1)));
     if (!begin.isValid())
       return here();
     llvm::StringRef line = sources_.lineText(begin);
-    std::string_view cell = model::cellOf(line, fault.column);
+    std::string_view cell = model::cellOf(line, column);
     size_t at = sources_.offset(begin) + static_cast<size_t>(cell.data() - line.data());
     return sources_.range(buffer_, at, at + cell.size());
   }
 
   void refuse(const model::OrderFault &fault) {
-    SourceRange range = rangeOf(fault);
+    SourceRange range = rangeOf(fault.row, fault.column);
     bool isOther = fault.kind == model::OrderFault::Kind::Cell &&
                    sources_.text(buffer_)
                            .take_front(sources_.offset(range.begin))

@@ -173,79 +173,56 @@ Passes forwards(const PipelineShape &shape, const Placement &of, int32_t stage) 
 
 /// Appends passes in the order in which they begin. `patience`: how long a stage waits for other
 /// passes rather than compute weight gradients, as a share of their time.
-class Greedy {
-public:
-  Greedy(const PipelineShape &shape, const Placement &placement, int64_t limit, double patience,
-         const SecondsOf &seconds)
-      : order_{placement, shape.microbatches, std::vector<Passes>(rows(placement)), {}},
-        index_(placement.chunks(), shape.microbatches), spans_(rows(placement)), limit_(limit),
-        patience_(patience), seconds_(seconds) {}
-
-  PassOrder run() && {
-    for (;;) {
-      std::optional<Choice> best;
-      for (int32_t chunk = 0; chunk < order_.placement.chunks(); ++chunk)
-        for (PassKind kind : {PassKind::Inputs, PassKind::Forward, PassKind::Weights})
-          if (auto found = choiceOf({kind, chunk}); found && (!best || found->rank < best->rank))
-            best = found;
-      if (!best)
-        return std::move(order_);
-      const StagePart &part = best->pass.part;
-      const auto row = static_cast<size_t>(order_.placement.stageOf(part.chunk));
-      index_.add(best->pass, {row, order_.rows[row].size()});
-      order_.rows[row].push_back(best->pass);
-      spans_[row].push_back({best->begin, best->begin + seconds_(part)});
-      ++next_[part];
-    }
-  }
-
-private:
+PassOrder greedy(const PipelineShape &shape, const Placement &of, int64_t limit, double patience,
+                 const SecondsOf &seconds) {
+  PassOrder order{
+      of, shape.microbatches, std::vector<Passes>(static_cast<size_t>(of.stages())), {}};
+  PassIndex index(of.chunks(), shape.microbatches);
+  std::vector<std::vector<PassSpan>> spans(order.rows.size());
+  std::map<StagePart, int64_t> next; // microbatch
   struct Choice {
     /// When the pass begins or, for weight gradients, after patience; then what comes first.
     std::tuple<double, int, int32_t> rank;
     StagePass pass;
-    double begin;
+    PassSpan span;
   };
-
-  static size_t rows(const Placement &placement) { return static_cast<size_t>(placement.stages()); }
-
-  /// The next pass of this part, if it can run before others do.
-  std::optional<Choice> choiceOf(const StagePart &part) {
-    const StagePass pass{part, next_[part]};
-    const int32_t stage = order_.placement.stageOf(part.chunk);
-    const std::vector<int32_t> &own = order_.placement.chunksOf(stage);
+  auto choiceOf = [&](const StagePart &part) -> std::optional<Choice> {
+    const StagePass pass{part, next[part]};
+    const auto stage = static_cast<size_t>(of.stageOf(part.chunk));
+    const std::vector<int32_t> &own = of.chunksOf(of.stageOf(part.chunk));
     const bool isForward = part.kind == PassKind::Forward, isFill = part.kind == PassKind::Weights;
     int64_t kept = 0; // passes of microbatches that have begun, up to their weight gradients
     for (int32_t each : own)
-      kept += next_[{PassKind::Forward, own.front()}] - next_[{PassKind::Weights, each}];
+      kept += next[{PassKind::Forward, own.front()}] - next[{PassKind::Weights, each}];
     bool begins = isForward && part.chunk == own.front();
-    if (pass.microbatch == order_.microbatches || (begins && kept > (limit_ - 1) * std::ssize(own)))
+    if (pass.microbatch == shape.microbatches || (begins && kept > (limit - 1) * std::ssize(own)))
       return std::nullopt;
-    const std::vector<PassSpan> &before = spans_[static_cast<size_t>(stage)];
-    double begin = before.empty() ? 0 : before.back().end;
-    for (const PassPlace *needed : index_.needsOf(pass))
+    double begin = spans[stage].empty() ? 0 : spans[stage].back().end;
+    for (const PassPlace *needed : index.needsOf(pass))
       if (needed != nullptr && !needed->isKnown())
         return std::nullopt;
       else if (needed != nullptr)
-        begin = std::max(begin, spans_[needed->row][needed->pass].end);
-    double turn = begin + (isFill ? patience_ * seconds_(part) : 0);
-    return Choice{{turn,
-                   isFill      ? 2
-                   : isForward ? 1
-                               : 0,
-                   isFill ? part.chunk : -part.chunk},
-                  pass,
-                  begin};
+        begin = std::max(begin, spans[needed->row][needed->pass].end);
+    double turn = begin + (isFill ? patience * seconds(part) : 0);
+    int priority = isFill ? 2 : isForward ? 1 : 0;
+    return Choice{
+        {turn, priority, isFill ? part.chunk : -part.chunk}, pass, {begin, begin + seconds(part)}};
+  };
+  for (;;) {
+    std::optional<Choice> best;
+    for (int32_t chunk = 0; chunk < of.chunks(); ++chunk)
+      for (PassKind kind : {PassKind::Inputs, PassKind::Forward, PassKind::Weights})
+        if (auto found = choiceOf({kind, chunk}); found && (!best || found->rank < best->rank))
+          best = found;
+    if (!best)
+      return order;
+    const auto row = static_cast<size_t>(of.stageOf(best->pass.part.chunk));
+    index.add(best->pass, {row, order.rows[row].size()});
+    order.rows[row].push_back(best->pass);
+    spans[row].push_back(best->span);
+    ++next[best->pass.part];
   }
-
-  PassOrder order_;
-  PassIndex index_;
-  std::vector<std::vector<PassSpan>> spans_; ///< by stage
-  std::map<StagePart, int64_t> next_;        ///< microbatch
-  int64_t limit_;
-  double patience_;
-  const SecondsOf &seconds_;
-};
+}
 
 template <typename Fn>
 PassOrder orderOf(Placement placement, const PipelineShape &shape, Fn rowOf) {
@@ -281,7 +258,7 @@ std::vector<PassOrder> zeroBubbleGreedy(const PipelineShape &shape, int64_t limi
         placement == placementFor(schedule, shape.stages, shape.chunks))
       orders.push_back(orderOf(schedule, shape));
   for (double patience : {0.0, 0.25, 0.5})
-    orders.push_back(Greedy(shape, placement, limit, patience, seconds).run());
+    orders.push_back(greedy(shape, placement, limit, patience, seconds));
   return orders;
 }
 

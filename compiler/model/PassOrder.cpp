@@ -179,7 +179,7 @@ private:
 } // namespace
 
 std::string nameOf(const StagePass &pass) {
-  constexpr std::string_view kLetters = "FBBIW";
+  constexpr std::string_view kLetters = " FI W BB"; // by kind
   return fmt::format("{}{}{}", pass.part.chunk, kLetters[static_cast<size_t>(pass.part.kind)],
                      pass.microbatch);
 }

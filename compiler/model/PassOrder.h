@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -15,39 +16,21 @@
 
 namespace shardc::model {
 
-/// Kind of a pass. Backward combines Inputs and Weights.
-enum class PassKind : uint8_t {
-  Forward,
-  Backward,
-  Both,    ///< forward and backward together, in the last chunk; orders list the passes apart
-  Inputs,  ///< input gradients, for which the preceding chunk waits
-  Weights, ///< weight gradients
-};
-
-/// Whether the pass computes the forward pass of its chunk.
-inline bool hasForward(PassKind kind) {
-  return kind == PassKind::Forward || kind == PassKind::Both;
-}
-/// Whether the pass computes the gradient of the chunk's input.
-inline bool hasInputs(PassKind kind) {
-  return kind == PassKind::Backward || kind == PassKind::Inputs || kind == PassKind::Both;
-}
-
-/// What passes compute for a chunk and a microbatch: its output, and the gradients of its input and
-/// of its weights.
+/// What passes compute for a chunk and a microbatch: its output, the gradient of its input, for
+/// which the preceding chunk waits, and those of its weights.
 enum class PassResult : uint8_t { Output, Inputs, Weights };
 inline constexpr std::array kPassResults = {PassResult::Output, PassResult::Inputs,
                                             PassResult::Weights};
-inline bool makes(PassKind kind, PassResult result) {
-  return result == PassResult::Output   ? hasForward(kind)
-         : result == PassResult::Inputs ? hasInputs(kind)
-                                        : kind != PassKind::Forward && kind != PassKind::Inputs;
-}
 
+/// Kind of a pass: the set of its results. Both is of the last chunk; orders list its passes apart.
+enum class PassKind : uint8_t { Forward = 1, Inputs = 2, Weights = 4, Backward = 6, Both = 7 };
+inline bool makes(PassKind kind, PassResult result) {
+  return (static_cast<int>(kind) >> static_cast<int>(result) & 1) != 0;
+}
+inline bool hasForward(PassKind kind) { return makes(kind, PassResult::Output); }
+inline bool hasInputs(PassKind kind) { return makes(kind, PassResult::Inputs); }
 inline PassResult firstResult(PassKind kind) {
-  return hasForward(kind)  ? PassResult::Output
-         : hasInputs(kind) ? PassResult::Inputs
-                           : PassResult::Weights;
+  return static_cast<PassResult>(std::countr_zero(static_cast<unsigned>(kind)));
 }
 
 /// One kind of pass through one chunk of the model; a segment executes it.
