@@ -23,7 +23,8 @@ std::optional<Wait> waitOf(const PassOrder &order, const PassIndex &index, const
                            size_t row) {
   for (PassPlace place{row, done[row].size()}; place.pass < order.rows[row].size(); ++place.pass) {
     for (const PassPlace *needed : index.needsOf(order.at(place)))
-      if (needed != nullptr && done[needed->row].size() <= needed->pass)
+      if (needed != nullptr && done[needed->row].size() <= needed->pass &&
+          (needed->row != row || needed->pass > place.pass)) // parts of one pass share a cell
         return Wait{place, *needed};
     if (!order.at(place).isPair)
       break;
@@ -212,12 +213,17 @@ std::vector<std::vector<PassSpan>> PassOrder::run(const PassIndex &index,
     moves = false;
     for (size_t row = 0; row < rows.size(); ++row)
       while (done[row].size() < rows[row].size() && !waitOf(*this, index, done, row)) {
-        const StagePass &pass = rows[row][done[row].size()];
-        double begin = done[row].empty() ? 0 : done[row].back().end;
-        for (const PassPlace *needed : index.needsOf(pass))
-          if (needed != nullptr)
-            begin = std::max(begin, done[needed->row][needed->pass].end);
-        done[row].push_back({begin, begin + seconds(pass.part)});
+        const size_t first = done[row].size(), end = cellEnd(row, first);
+        PassSpan span{first == 0 ? 0 : done[row].back().end, 0};
+        double length = 0;
+        for (size_t i = first; i < end; ++i) {
+          length += seconds(rows[row][i].part);
+          for (const PassPlace *needed : index.needsOf(rows[row][i]))
+            if (needed != nullptr && needed->pass < done[needed->row].size())
+              span.begin = std::max(span.begin, done[needed->row][needed->pass].end);
+        }
+        span.end = span.begin + length;
+        done[row].resize(end, span);
         moves = true;
       }
   }

@@ -57,7 +57,7 @@ struct Handover {
 struct StagePass {
   StagePart part;
   int64_t microbatch = 0;
-  /// Begins a cell of two passes that may overlap; the next pass of the stage ends it.
+  /// The pass is in one cell with the next pass of the stage, which it may overlap.
   bool isPair = false;
   auto operator<=>(const StagePass &) const = default;
 };
@@ -129,9 +129,20 @@ struct PassOrder {
   /// of each chunk and microbatch is there once, on the stage that has the chunk, and if rows and
   /// data dependences have no cycle.
   std::optional<OrderFault> check() const;
-  /// Runs each pass as soon as the one before it and those that it needs have ended; a pair begins
-  /// when both its passes can. Rows end early where they wait for each other.
+  /// Runs each cell as soon as the one before it and the passes that it needs have ended. All
+  /// passes of a cell begin and end with it. Rows end early where they wait for each other.
   std::vector<std::vector<PassSpan>> run(const PassIndex &index, const SecondsOf &seconds) const;
+  /// The first pass of the cell that has this pass, and the one after its last pass.
+  size_t cellBegin(size_t row, size_t pass) const {
+    while (pass > 0 && rows[row][pass - 1].isPair)
+      --pass;
+    return pass;
+  }
+  size_t cellEnd(size_t row, size_t pass) const {
+    while (rows[row][pass].isPair)
+      ++pass;
+    return pass + 1;
+  }
   const StagePass &at(const PassPlace &place) const { return rows[place.row][place.pass]; }
   int64_t columnOf(size_t stage, size_t pass) const {
     return columns.empty() ? static_cast<int64_t>(pass) + 1 : columns[stage][pass];

@@ -58,13 +58,13 @@ std::vector<DrawnPass> passesOf(const plan::Role &role, const Work &work) {
 nlohmann::ordered_json scheduleRow(const plan::Role &role, const std::vector<DrawnPass> &passes,
                                    const std::string &name) {
   auto toUs = [](double seconds) { return std::round(seconds * 1e7) / 10; };
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array(), segments = rows;
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array(), segments = rows, shifts = rows;
   for (const plan::Segment &segment : role.segments)
-    segments.push_back(segment.name);
+    segments.push_back(segment.name), shifts.push_back(segment.shift);
   for (const DrawnPass &pass : passes)
     rows.push_back(
         {pass.segment, pass.microbatch, toUs(pass.begin), toUs(pass.end - pass.begin), pass.bytes});
-  return {{"name", name}, {"segments", segments}, {"passes", rows}};
+  return {{"name", name}, {"segments", segments}, {"shifts", shifts}, {"passes", rows}};
 }
 
 std::string idleText(const plan::Plan &plan, const std::vector<std::vector<DrawnPass>> &passes,

@@ -34,7 +34,7 @@ private:
   using Exits = std::vector<size_t>;
 
   Exits walk(const std::vector<plan::ProgramNode> &list, Exits from) {
-    std::vector<int64_t> counts = plan::namedRuns(role_, list);
+    std::vector<int64_t> counts = plan::namedMicrobatches(role_, list);
     for (const plan::ProgramNode &node : list)
       from = node.kind == plan::ProgramNode::Loop || node.microbatch
                  ? walkNamed(node, counts, std::move(from))

@@ -74,6 +74,9 @@ constexpr PassId kOrder[] = {
     // After all passes that replace or move ops of the bodies. Before Schedule, which limits the
     // copies that are under way.
     PassId::Offload,
+    // After all passes that treat the passes of one microbatch alike. Before Schedule, which adds
+    // waits to the ops in their order.
+    PassId::OverlapPasses,
     PassId::Schedule,
     // After Schedule, which does not handle segments outside the program.
     PassId::Snapshot,

@@ -45,16 +45,21 @@ std::vector<Repetition> shortestOf(const std::vector<StagePass> &passes, size_t 
   std::vector<size_t> lines(passes.size() + 1);
   for (size_t i = passes.size(); i-- > 0;) {
     lines[i] = lines[i + 1] + 1;
+    for (; passes[i + best[i].length - 1].isPair; ++best[i].length)
+      lines[i] = lines[i + best[i].length + 1] + best[i].length + 1;
     for (size_t length = 1; length <= longest && i + length < passes.size(); ++length) {
       Run &run = runs[length];
       int64_t step = passes[i + length].microbatch - passes[i].microbatch;
-      bool isLike = passes[i].part == passes[i + length].part;
+      bool isLike = passes[i].part == passes[i + length].part &&
+                    passes[i].isPair == passes[i + length].isPair;
       run = {isLike ? (run.step == step ? run.alike : 0) + 1 : 0, step};
       Repetition found{length, 1 + run.alike / length, step};
       for (size_t left = 0; found.count > 1 && left <= longest / length; --found.count, ++left)
         if (size_t all = found.lines() + lines[i + length * found.count]; all < lines[i])
           lines[i] = all, best[i] = found;
     }
+    if (i > 0 && passes[i - 1].isPair) // no piece begins within a cell
+      lines[i] += 2 * passes.size();
   }
   return best;
 }
@@ -92,15 +97,20 @@ void StageSchedule::takeRows(const PassOrder &order) {
   };
   std::set<int32_t> divided; // chunks
   int64_t pairs = 0;
-  for (const std::vector<StagePass> &row : order.rows)
+  PassOrder sorted = order; // the forward pass of a cell comes first
+  for (std::vector<StagePass> &row : sorted.rows)
     for (size_t i = 0; i < row.size(); ++i) {
+      if (row[i].isPair && !hasForward(row[i].part.kind))
+        std::swap(row[i], row[i + 1]), std::swap(row[i].isPair, row[i + 1].isPair);
+      if (row[i].isPair && row[i + 1].microbatch > row[i].microbatch)
+        row[i].isPair = false; // periods of predicates cannot begin before microbatch 0
       pairs += isBehindItsForward(row, i) ? 1 : 0;
       if (row[i].part.kind == PassKind::Inputs)
         divided.insert(row[i].part.chunk);
     }
   if (pairs != microbatches()) // forward passes begin with gradients of weights, which move
     divided.insert(last);
-  for (const std::vector<StagePass> &row : order.rows) {
+  for (const std::vector<StagePass> &row : sorted.rows) {
     std::vector<StagePass> &own = order_.rows.emplace_back();
     for (size_t i = 0; i < row.size(); ++i) {
       auto [kind, chunk] = row[i].part;
@@ -109,7 +119,8 @@ void StageSchedule::takeRows(const PassOrder &order) {
         continue;
       }
       bool isDivided = kind == PassKind::Backward && divided.contains(chunk);
-      own.push_back({{isDivided ? PassKind::Inputs : kind, chunk}, row[i].microbatch});
+      bool isPair = row[i].isPair || (isDivided && i > 0 && row[i - 1].isPair);
+      own.push_back({{isDivided ? PassKind::Inputs : kind, chunk}, row[i].microbatch, isPair});
       if (isDivided)
         own.push_back({{PassKind::Weights, chunk}, row[i].microbatch});
     }
@@ -156,7 +167,8 @@ StageSchedule::Placed StageSchedule::placeReceives(const SecondsOf &seconds) con
     for (const Transfer &transfer : best.transfers) {
       const PassPlace &to = transfer.to;
       bool isSecond = hasForward(order_.at(to).part.kind) ? second.inputs : second.gradients;
-      size_t by = to.pass == 0 ? 0 : to.pass - 1;
+      const size_t cell = order_.cellBegin(to.row, to.pass);
+      size_t by = cell == 0 ? 0 : cell - 1;
       auto isTooLate = [&](double begin) {
         return isSecond ? begin > transfer.ready : begin >= transfer.ready;
       };
@@ -183,15 +195,23 @@ std::optional<double> StageSchedule::secondsWith(const Placed &placed,
     meetings.emplace_back(row.size());
   for (const auto &[ready, to, from, channel] : placed.transfers) {
     size_t by = placed.by[to.row][to.pass];
-    meetings[to.row][by].push_back({channel, false, 0, 0, by == to.pass, 0});
+    meetings[to.row][order_.cellBegin(to.row, by)].push_back(
+        {channel, false, 0, 0, by == to.pass, 0});
   }
-  for (const auto &[ready, to, from, channel] : placed.transfers)
-    meetings[from.row][from.pass].push_back(
-        {channel, true, seconds(order_.at(from).part), 0, false, 0});
+  auto lengthOf = [&](size_t row, size_t cell) {
+    double length = 0;
+    for (size_t i = cell; i < order_.cellEnd(row, cell); ++i)
+      length += seconds(order_.rows[row][i].part);
+    return length;
+  };
+  for (const auto &[ready, to, from, channel] : placed.transfers) {
+    const size_t cell = order_.cellBegin(from.row, from.pass);
+    meetings[from.row][cell].push_back({channel, true, lengthOf(from.row, cell), 0, false, 0});
+  }
   std::vector<std::vector<predict::Pass>> actors(meetings.size());
   for (size_t row = 0; row < actors.size(); ++row)
-    for (size_t i = 0; i < meetings[row].size(); ++i)
-      actors[row].push_back({seconds(order_.rows[row][i].part), meetings[row][i]});
+    for (size_t i = 0; i < meetings[row].size(); i = order_.cellEnd(row, i))
+      actors[row].push_back({lengthOf(row, i), meetings[row][i]});
   std::optional<std::vector<predict::ActorTimes>> times = predict::timesOf(actors);
   if (!times)
     return std::nullopt;
@@ -321,8 +341,8 @@ int32_t StageSchedule::fewestSlots(const std::vector<Life> &lives, int32_t least
 }
 
 /// A pass may fill the slot that it empties, since it first reads the operand, unless it receives
-/// before its own operand. It must receive its transfers into different slots of a ring, and not
-/// into the slot that it reads.
+/// before its own operand, or is in a cell with others. It must receive its transfers into
+/// different slots of a ring, and not into the slot that it reads.
 int32_t StageSchedule::countWaiting(Handover of) const {
   int32_t stage = placement().stageOf(of.chunk);
   std::vector<Life> lives;
@@ -332,8 +352,10 @@ int32_t StageSchedule::countWaiting(Handover of) const {
       continue;
     size_t by = placed_.by[at(stage)][i],
            begin = by != kNoPass ? by : index_.needsOf(pass)[1]->pass;
+    bool isAlone = order_.cellEnd(at(stage), i) - order_.cellBegin(at(stage), i) == 1;
     if (begin != i)
-      lives.push_back({begin, i - 1, pass.microbatch});
+      lives.push_back({order_.cellBegin(at(stage), begin),
+                       isAlone ? i - 1 : order_.cellEnd(at(stage), i) - 1, pass.microbatch});
   }
   auto areApart = [&](int32_t slots) {
     return std::ranges::all_of(parts(stage), [&](StagePart by) {

@@ -8,19 +8,25 @@
 namespace shardc::predict {
 namespace {
 
-/// The bodies that read what another one leaves in a buffer for the same microbatch, and its bytes.
+/// A body that reads what another one leaves in a buffer, of the microbatch `shift` after its own.
+struct Reader {
+  uint32_t segment;
+  int64_t shift;
+};
+
+/// What a body leaves in a buffer for later passes of the microbatch.
 struct Left {
   int64_t bytes = 0;
-  std::vector<uint32_t> readers;
+  std::vector<Reader> readers;
 };
 
 /// What each segment leaves in buffers.
 std::vector<std::vector<Left>> leftBy(const plan::Role &role) {
-  std::vector<std::vector<uint32_t>> readers(role.cells.size());
+  std::vector<std::vector<Reader>> readers(role.cells.size());
   for (uint32_t s = 0; s < role.segments.size(); ++s)
     for (const plan::Segment::Boundary &in : role.segments[s].ins)
-      if (role.segments[s].body && in.shift == 0)
-        readers[in.cell].push_back(s);
+      if (role.segments[s].body && (in.shift == 0 || in.shift == role.segments[s].shift))
+        readers[in.cell].push_back({s, in.shift});
   std::vector<std::vector<Left>> left(role.segments.size());
   for (uint32_t s = 0; s < role.segments.size(); ++s)
     for (const plan::Segment::Boundary &out : role.segments[s].outs) {
@@ -28,7 +34,8 @@ std::vector<std::vector<Left>> leftBy(const plan::Role &role) {
       if (cell.kind != plan::CellKind::Buffer || !role.segments[s].body || out.shift != 0)
         continue;
       Left each{cell.type.bytes(), readers[out.cell]};
-      std::erase(each.readers, s);
+      std::erase_if(each.readers,
+                    [&](const Reader &reader) { return reader.segment == s && reader.shift == 0; });
       if (!each.readers.empty())
         left[s].push_back(std::move(each));
     }
@@ -47,8 +54,8 @@ std::vector<KeptRun> runsOf(const plan::Role &role) {
   return runs;
 }
 
-bool isBackward(const plan::Role &role, uint32_t segment) {
-  return role.segments[segment].kind == plan::SegmentKind::Backward;
+bool isBackward(const plan::Role &role, const Reader &reader) {
+  return role.segments[reader.segment].kind == plan::SegmentKind::Backward || reader.shift != 0;
 }
 
 } // namespace
@@ -64,12 +71,12 @@ std::vector<KeptRun> keptInStep(const plan::Role &role) {
     size_t passEnd = i;
     for (const Left &each : left[runs[i].segment]) {
       size_t last = i;
-      for (uint32_t reader : each.readers) {
-        auto found = indexOf.find({reader, runs[i].microbatch});
+      for (const Reader &reader : each.readers) {
+        auto found = indexOf.find({reader.segment, runs[i].microbatch - reader.shift});
         if (found == indexOf.end())
           continue;
         last = std::max(last, found->second);
-        if (isBackward(role, reader) && !isBackward(role, runs[i].segment))
+        if (isBackward(role, reader) && !isBackward(role, {runs[i].segment, 0}))
           passEnd = std::max(passEnd, found->second);
       }
       change[i].bytes += each.bytes;

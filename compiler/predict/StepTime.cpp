@@ -449,7 +449,7 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
   for (const plan::ProgramNode &top : role.program) {
     if (top.kind != plan::ProgramNode::Steps)
       continue;
-    std::vector<int64_t> named = plan::namedRuns(role, top.children);
+    std::vector<int64_t> named = plan::namedMicrobatches(role, top.children);
     std::vector<plan::VariantTable> variants;
     for (const Segment &segment : role.segments)
       variants.emplace_back(segment);
@@ -698,7 +698,8 @@ namespace {
 /// Collects the intervals of a role's ops, launch by launch.
 class Timeline {
 public:
-  Timeline(RoleLaunches &of, size_t countMax) : of_(of), countMax_(countMax) {}
+  Timeline(const plan::Role &role, RoleLaunches &of, size_t countMax)
+      : role_(role), of_(of), countMax_(countMax) {}
 
   void add(size_t i, const ActorTimes &times) {
     const PassTime &pass = times.passes[i];
@@ -714,21 +715,29 @@ public:
     for (uint32_t op = 0; op < time.ends.size(); ++op)
       if (time.ends[op] > time.begins[op])
         add({launch.segment, op, begin + stretch * time.begins[op], begin + stretch * time.ends[op],
-             of_.microbatches[i]});
+             microbatchOf(i, op)});
     for (size_t m = 0; m < meetings.size(); ++m) {
       double end = times.meetingEnds[pass.firstMeeting + m];
-      add({launch.segment, meetings[m].op, end - meetings[m].seconds, end, of_.microbatches[i]});
+      add({launch.segment, meetings[m].op, end - meetings[m].seconds, end,
+           microbatchOf(i, meetings[m].op)});
     }
   }
 
   std::vector<Interval> take() { return std::move(intervals_); }
 
 private:
+  int64_t microbatchOf(size_t launch, uint32_t op) const {
+    const Segment &segment = role_.segments[of_.launches[launch]->first.segment];
+    return of_.microbatches[launch] +
+           (segment.ops[op].phase == plan::Phase::Backward ? segment.shift : 0);
+  }
+
   void add(const Interval &interval) {
     if (intervals_.size() < countMax_)
       intervals_.push_back(interval);
   }
 
+  const plan::Role &role_;
   RoleLaunches &of_;
   size_t countMax_;
   std::vector<Interval> intervals_;
@@ -747,7 +756,7 @@ std::vector<std::vector<Interval>> timelinesOf(const Device &device, const plan:
   std::optional<std::vector<ActorTimes>> times = timesOf(actors);
   std::vector<std::vector<Interval>> timelines;
   for (size_t r = 0; r < roles.size(); ++r) {
-    Timeline timeline(roles[r], countMax / roles.size());
+    Timeline timeline(plan.roles[r], roles[r], countMax / roles.size());
     for (size_t i = 0; times && i < roles[r].launches.size(); ++i)
       timeline.add(i, (*times)[r]);
     timelines.push_back(timeline.take());

@@ -551,8 +551,8 @@ private:
   }
 
   // ---- segments and ops ----
-  /// `segment NAME KIND body before OTHER { ... }`. Kind, `body` and `before` are optional. Ops are
-  /// after `in` and before `out` lines.
+  /// `segment NAME KIND body mb - 1 before OTHER { ... }`. Kind, `body`, `mb` and `before` are
+  /// optional. Ops are after `in` and before `out` lines.
   void segments() {
     lines("segment", role_->segments, limits::kSegmentsMax, "segments", &Form::segment, 0, 2);
   }
@@ -560,9 +560,11 @@ private:
     segment_ = &it;
     declare(NameKind::Segment, role_->segments, it);
     std::string_view word = io_.peekWord();
-    if (has(it.kind != SegmentKind::Other, !word.empty() && word != "body" && word != "before"))
+    if (has(it.kind != SegmentKind::Other,
+            !word.empty() && word != "body" && word != "mb" && word != "before"))
       io_.oneOf(it.kind, parseSegmentKind, "segment kind");
     io_.flag(it.body, "body");
+    shift(it.shift);
     if (io_.clause("before", it.before != kNone))
       io_.ref(NameKind::Segment, role_->segments, it.before);
     io_.sign('{');

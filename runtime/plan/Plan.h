@@ -453,6 +453,8 @@ struct Segment {
   std::string name;
   SegmentKind kind = SegmentKind::Other;
   bool body = false; ///< runs once per microbatch
+  /// Of a steady segment: distance to the microbatch of the ops of the backward pass.
+  int64_t shift = 0;
   /// If set, this is a background segment, which no program names. It may start when a step has
   /// ended, must complete before segment `before` begins, and is unordered with everything in
   /// between. If `before` is itself a background segment, this one completes before that one

@@ -127,18 +127,30 @@ std::vector<int64_t> VariantTable::numbersFor(int64_t count) const {
   return numbers;
 }
 
-std::vector<int64_t> namedRuns(const Role &role, const std::vector<ProgramNode> &nodes) {
-  std::vector<int64_t> runs(role.segments.size());
-  for (const ProgramNode &node : nodes) {
-    if (node.kind == ProgramNode::Run && node.microbatch)
-      ++runs[node.segment];
-    if (node.kind != ProgramNode::Loop)
-      continue;
-    std::vector<int64_t> inside = namedRuns(role, node.children);
-    for (size_t s = 0; s < runs.size(); ++s)
-      runs[s] += inside[s] * node.count;
-  }
-  return runs;
+namespace {
+
+/// Marks the segments whose runs name their microbatch. Returns the highest number that they name.
+int64_t markNamed(const std::vector<ProgramNode> &nodes, int64_t iterations,
+                  std::vector<int64_t> &isNamed) {
+  int64_t most = 0;
+  for (const ProgramNode &node : nodes)
+    if (node.kind == ProgramNode::Loop) {
+      most = std::max(most, markNamed(node.children, node.count, isNamed));
+    } else if (node.kind == ProgramNode::Run && node.microbatch) {
+      isNamed[node.segment] = 1;
+      most = std::max({most, node.microbatch->at(0), node.microbatch->at(iterations - 1)});
+    }
+  return most;
+}
+
+} // namespace
+
+std::vector<int64_t> namedMicrobatches(const Role &role, const std::vector<ProgramNode> &nodes) {
+  std::vector<int64_t> counts(role.segments.size());
+  const int64_t most = markNamed(nodes, 1, counts);
+  for (int64_t &count : counts)
+    count *= most + 1;
+  return counts;
 }
 
 int countSeries(const std::vector<ProgramNode> &nodes, uint32_t segment) {
@@ -170,7 +182,7 @@ public:
   /// Nodes for which the run has too few steps count too, since a run may consist of evaluations
   /// only.
   void collect(const std::vector<ProgramNode> &nodes) {
-    std::vector<int64_t> named = namedRuns(role_, nodes);
+    std::vector<int64_t> named = namedMicrobatches(role_, nodes);
     for (const ProgramNode &node : nodes) {
       if (node.kind == ProgramNode::Loop)
         takeLoop(node, named);

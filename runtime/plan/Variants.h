@@ -35,9 +35,10 @@ private:
   std::vector<int64_t> firstCuts_; ///< by class: the first boundary with this class
 };
 
-/// For each segment of the role, how many runs in `nodes` and their loops name their microbatch;
-/// other nested nodes are ignored. This is the segment's number of microbatches there.
-std::vector<int64_t> namedRuns(const Role &role, const std::vector<ProgramNode> &nodes);
+/// For each segment of the role, its number of microbatches if runs in `nodes` and their loops name
+/// them, otherwise 0; other nested nodes are ignored. All segments whose runs name microbatches
+/// have the same number, since several segments may share the microbatches of one pass.
+std::vector<int64_t> namedMicrobatches(const Role &role, const std::vector<ProgramNode> &nodes);
 
 /// The number of series of microbatches for which the segment runs. Runs of a step that name their
 /// microbatch form one series.

@@ -20,7 +20,7 @@ public:
 
   /// Checks nodes that run every `interval` steps.
   void check(const std::vector<ProgramNode> &nodes, int64_t interval) {
-    std::vector<int64_t> named = plan::namedRuns(role_, nodes);
+    std::vector<int64_t> named = plan::namedMicrobatches(role_, nodes);
     for (uint32_t s = 0; s < named.size(); ++s)
       if (named[s] > 0)
         checkRun(s, named[s], interval);

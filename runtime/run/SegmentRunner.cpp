@@ -3,6 +3,7 @@
 #include "runtime/run/SegmentRunner.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "runtime/base/Reports.h"
@@ -27,10 +28,17 @@ Status SegmentRunner::createFeeds() {
   return Status::ok();
 }
 
-/// A feed belongs to exactly one segment, which must take its microbatches in one series.
+/// A feed belongs to one segment, or to several that share the microbatches of a step. They must be
+/// taken in one series.
 Status SegmentRunner::createFeedsOf(uint32_t index) {
   const plan::Role &role = executable_.plan().roles[index];
-  std::vector<bool> isTaken(role.cells.size());
+  std::map<uint32_t, uint32_t> takerOf; // by cell: the first segment
+  auto share = [&](uint32_t a, uint32_t b) {
+    return std::ranges::any_of(role.program, [&](const ProgramNode &node) {
+      const std::vector<int64_t> named = plan::namedMicrobatches(role, node.children);
+      return node.kind == ProgramNode::Steps && named[a] > 0 && named[b] > 0;
+    });
+  };
   for (uint32_t s = 0; s < role.segments.size(); ++s)
     for (const plan::Segment::Boundary &in : role.segments[s].ins) {
       uint32_t number = executable_.numberOf(index, s);
@@ -41,21 +49,24 @@ Status SegmentRunner::createFeedsOf(uint32_t index) {
         return makeStatus(report::PlanCannotRun,
                           "segment {} takes more than one series of microbatches",
                           role.segments[s].name);
-      if (isTaken[in.cell])
+      auto [taker, isFirst] = takerOf.try_emplace(in.cell, s);
+      if (!isFirst && !share(taker->second, s))
         return makeStatus(report::PlanCannotRun,
                           "segment {} takes @{}, which another segment takes too",
                           role.segments[s].name, role.cells[in.cell].name);
-      isTaken[in.cell] = true;
-      RETURN_IF_ERROR(createFeed(number, in.cell));
+      if (isFirst)
+        RETURN_IF_ERROR(createFeed(number, in.cell));
+      else
+        feedOf_[number] = feedOf_[executable_.numberOf(index, taker->second)];
     }
   return Status::ok();
 }
 
 Status SegmentRunner::createFeed(uint32_t segment, uint32_t cell) {
   bool isTraining = executable_.roleOfSegment(segment).cells[cell].kind == plan::CellKind::Feed;
-  ASSIGN_OR_RETURN(
-      feedOf_[segment],
-      FeedRing::create(executable_, segment, cell, isTraining ? FeedKind::Train : FeedKind::Eval));
+  ASSIGN_OR_RETURN(FeedRing ring, FeedRing::create(executable_, segment, cell,
+                                                   isTraining ? FeedKind::Train : FeedKind::Eval));
+  feedOf_[segment] = std::make_shared<FeedRing>(std::move(ring));
   return Status::ok();
 }
 
@@ -65,7 +76,7 @@ std::vector<SegmentRunner::Run> SegmentRunner::runsOf(const Part &part,
                                                       std::vector<int64_t> &visits) const {
   const plan::Role &role = executable_.plan().roles[part.role];
   std::vector<ProgramNode> nodes(part.nodes.begin(), part.nodes.end());
-  std::vector<int64_t> named = plan::namedRuns(role, nodes);
+  std::vector<int64_t> named = plan::namedMicrobatches(role, nodes);
   std::vector<std::optional<int64_t>> visitOf(role.segments.size());
   std::vector<Run> runs;
   auto add = [&](const ProgramNode &node, int64_t iteration) {
@@ -189,7 +200,7 @@ hal::LaunchParams SegmentRunner::paramsOf(const Run &run) {
 
 /// Writes the batch that the run reads, if any.
 Status SegmentRunner::feed(const Run &run) {
-  std::optional<FeedRing> &feed = feedOf_[run.segment];
+  const std::shared_ptr<FeedRing> &feed = feedOf_[run.segment];
   if (!feed)
     return Status::ok();
   RETURN_IF_ERROR(
@@ -199,7 +210,7 @@ Status SegmentRunner::feed(const Run &run) {
 }
 
 Status SegmentRunner::markQueued(const Run &run) {
-  std::optional<FeedRing> &feed = feedOf_[run.segment];
+  const std::shared_ptr<FeedRing> &feed = feedOf_[run.segment];
   return feed ? feed->markQueued(run.visit, run.microbatch, run.microbatches) : Status::ok();
 }
 

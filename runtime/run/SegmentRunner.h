@@ -2,6 +2,7 @@
 // writes batches for segments that read them.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -75,7 +76,7 @@ private:
   BatchSource &source_;
   HostTimer &timer_;
   std::vector<int64_t> visits_;                 ///< by segment number
-  std::vector<std::optional<FeedRing>> feedOf_; ///< by segment number
+  std::vector<std::shared_ptr<FeedRing>> feedOf_; ///< by segment number
   std::array<int64_t, 2> visitsBefore_{};       ///< by FeedKind
 };
 

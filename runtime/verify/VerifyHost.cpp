@@ -134,7 +134,8 @@ private:
     where.addValue(finding::StopsDiffer, i, partial, plan.worldSize());
   }
 
-  /// Training and evaluations need their own batches, and each ring feeds one op of one segment.
+  /// Training and evaluations need their own batches. Each ring feeds one op of one segment, or of
+  /// several segments that share the microbatches of a step.
   void checkFeeds(const Scope &where) {
     const SegmentKindInfo &info = segmentKindInfo(where.segment.kind);
     CellKind needed = where.segment.kind == SegmentKind::Eval ? CellKind::EvalFeed : CellKind::Feed;
@@ -152,10 +153,20 @@ private:
     if (loads > 1)
       where.addValue(finding::TakesTwoSeries, where.opOf(in.value), in.value);
     for (const Segment &other : role_.segments)
-      if (&other < &where.segment &&
+      if (&other < &where.segment && !share(other, where.segment) &&
           std::ranges::count(other.ins, in.cell, &Segment::Boundary::cell) > 0)
         where.addValue(finding::FeedOfTwo, where.opOf(in.value), in.value,
                        role_.cells[in.cell].name);
+  }
+
+  bool share(const Segment &a, const Segment &b) const {
+    auto indexOf = [&](const Segment &segment) {
+      return static_cast<size_t>(&segment - role_.segments.data());
+    };
+    return std::ranges::any_of(role_.program, [&](const ProgramNode &node) {
+      const std::vector<int64_t> named = namedMicrobatches(role_, node.children);
+      return node.kind == ProgramNode::Steps && named[indexOf(a)] > 0 && named[indexOf(b)] > 0;
+    });
   }
 
   bool isRun(uint32_t segment) const {

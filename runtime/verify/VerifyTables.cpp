@@ -2,6 +2,7 @@
 // the job that ops repeat.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -191,27 +192,29 @@ private:
     return turns;
   }
 
-  /// If runs name their microbatch, each number below their count must appear once.
+  /// If runs name their microbatch, they must name each number below the count of all numbers, and
+  /// a segment none of them twice.
   void checkNumbers(const ProgramNode &parent) {
     if (turnsOf(parent.children) >= kIterationsMax)
       return fail(finding::TooManyIterations, kIterationsMax);
-    std::vector<int64_t> counts = namedRuns(role_, parent.children);
-    std::vector<std::vector<bool>> isTaken(counts.size());
-    for (size_t s = 0; s < counts.size(); ++s)
-      isTaken[s].resize(static_cast<size_t>(counts[s]));
+    std::set<int64_t> numbers;
+    std::set<uint32_t> named;
     forEachRun(parent.children, [&](const ProgramNode &node, int64_t turn) {
-      std::vector<bool> &taken = isTaken[node.segment];
+      if (node.microbatch)
+        numbers.insert(node.microbatch->at(turn)), named.insert(node.segment);
+      return true;
+    });
+    std::set<std::pair<uint32_t, int64_t>> taken;
+    const int64_t count = std::ssize(numbers);
+    forEachRun(parent.children, [&](const ProgramNode &node, int64_t turn) {
       int64_t number = node.microbatch ? node.microbatch->at(turn) : 0;
-      bool isWrong = node.microbatch ? number < 0 || number >= counts[node.segment] ||
-                                           taken[static_cast<size_t>(number)]
-                                     : !taken.empty();
+      bool isWrong = node.microbatch ? number < 0 || number >= count ||
+                                           !taken.emplace(node.segment, number).second
+                                     : named.contains(node.segment);
       if (isWrong && node.microbatch)
-        scope(node.segment)
-            .add(finding::RunNumber, kNone, number, counts[node.segment], counts[node.segment] - 1);
+        scope(node.segment).add(finding::RunNumber, kNone, number, count, count - 1);
       else if (isWrong)
         scope(node.segment).add(finding::RunNumbersMixed, kNone);
-      else if (node.microbatch)
-        taken[static_cast<size_t>(number)] = true;
       return !isWrong;
     });
   }

@@ -81,7 +81,7 @@ protected:
   }
   /// Walks the nodes of a step or an `every`, with microbatches counted from 0.
   void walkAnew(const std::vector<ProgramNode> &nodes, State &state) {
-    std::vector<int64_t> before = std::exchange(counts_, namedRuns(role_, nodes));
+    std::vector<int64_t> before = std::exchange(counts_, namedMicrobatches(role_, nodes));
     walk(nodes, state);
     counts_ = std::move(before);
   }

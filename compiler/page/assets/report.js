@@ -312,18 +312,20 @@ function scheduleChart(rows) {
   rows.forEach((row, at) => {
     const from = Math.min(...rows.filter(r => r.name.endsWith("traced") === row.name.endsWith("traced")).flatMap(r => r.passes.slice(0, 1).map(p => p[2])));
     for (const [segment, microbatch, begin, length, kept] of row.passes) {
-      items.push({row, at, name: row.segments[segment], microbatch, begin: begin - from, end: begin + length - from, kept});
+      const name = row.segments[segment], joint = name.indexOf(".backward");
+      const parts = joint < 0 ? [{name, microbatch}] : [{name: name.slice(0, joint), microbatch}, {name: name.slice(joint + 1), microbatch: microbatch + row.shifts[segment]}];
+      items.push({row, at, parts, begin: begin - from, end: begin + length - from, kept});
       last = Math.max(last, begin + length - from);
       most = Math.max(most, kept);
     }
   });
   const tall = 30, passes = .68; // the share of a row that passes have
-  const light = item => (item.name.startsWith("forward") ? 64 : item.name.startsWith("weights") ? 34 : 48) + (/[.][1-9]/.test(item.name) ? 7 : 0);
+  const light = part => (part.name.startsWith("forward") ? 64 : part.name.startsWith("weights") ? 34 : 48) + (/[.][1-9]/.test(part.name) ? 7 : 0);
   return {
     x: [0, last || 1], y: [0, rows.length], isFlat: true, left: 124, top: 20, items,
     height: () => 20 + rows.length * tall,
     boxOf: item => [item.begin, item.end, item.at, item.at + passes],
-    describe: item => `${item.row.name}: ${item.name} of microbatch ${item.microbatch}\n${seconds((item.end - item.begin) / 1e6)} from ${seconds(item.begin / 1e6)} on; the stage keeps ${bytes(item.kept)}`,
+    describe: item => `${item.row.name}: ${item.parts.map(part => `${part.name} of microbatch ${part.microbatch}`).join(", beside ")}\n${seconds((item.end - item.begin) / 1e6)} from ${seconds(item.begin / 1e6)} on; the stage keeps ${bytes(item.kept)}`,
     draw(context, toX, toY, view, w, h) {
       context.clearRect(0, 0, w, h);
       context.fillStyle = colour("soft");
@@ -338,14 +340,17 @@ function scheduleChart(rows) {
       items.forEach((item, i) => {
         if (item.end < view.x0 || item.begin > view.x1) return;
         const x = toX(item.begin), wide = Math.max(toX(item.end) - x, .6), y = toY(item.at);
-        context.fillStyle = `hsl(${item.microbatch * 47 % 360} 55% ${light(item)}%)`;
-        context.fillRect(x, y, wide > 3 ? wide - .7 : wide, tall * passes);
+        const each = tall * passes / item.parts.length;
+        item.parts.forEach((part, k) => {
+          context.fillStyle = `hsl(${part.microbatch * 47 % 360} 55% ${light(part)}%)`;
+          context.fillRect(x, y + k * each, wide > 3 ? wide - .7 : wide, each);
+        });
         const next = i + 1 < items.length && items[i + 1].at === item.at ? items[i + 1].begin : item.end;
         const high = (tall * (1 - passes) - 2) * item.kept / most;
         context.fillStyle = memory;
         context.fillRect(x, y + tall - 2 - high, toX(next) - x, high);
         context.fillStyle = on;
-        const text = String(item.microbatch);
+        const text = item.parts.map(part => part.microbatch).join(" ");
         if (wide > context.measureText(text).width + 4) context.fillText(text, x + 2, y + tall * passes / 2);
       });
       context.restore();
@@ -359,7 +364,7 @@ function scheduleOf(rows, heading) {
   if (rows.length < 2) return [];
   const most = Math.max(...rows.flatMap(row => row.passes.map(pass => pass[4])));
   return [el("h3", {}, heading), ...interactive(scheduleChart(rows), heading).nodes,
-    el("p", {class: "soft"}, `A colour is a microbatch: its forward pass is light, its backward pass darker, and its gradients of weights, where they are apart, darkest. Grey: the stage runs no pass. Below: what it keeps for later passes, at most ${bytes(most)}.`)];
+    el("p", {class: "soft"}, `A colour is a microbatch: its forward pass is light, its backward pass darker, and its gradients of weights, where they are apart, darkest; passes that overlap share a rectangle. Grey: the stage runs no pass. Below: what it keeps for later passes, at most ${bytes(most)}.`)];
 }
 const classLegend = names => legend([...names.map(name => [name, "c-" + name]), ["exposed communication", "exposed"]]);
 

@@ -94,14 +94,14 @@ Refused Walk::refuseAt(const At &at, std::string why) {
 /// Appends the segments that the program executes in the first two steps, in order. If runs name
 /// their microbatches, all runs in one list of nodes together give the number of microbatches.
 void Walk::addRuns(RoleWalk &walk, const std::vector<ProgramNode> &nodes) {
-  std::vector<int64_t> named = namedRuns(*walk.role, nodes);
+  std::vector<int64_t> named = namedMicrobatches(*walk.role, nodes);
   for (const ProgramNode &node : nodes) {
     addBodies(walk, {node}, named);
     if (node.kind != ProgramNode::Steps)
       continue;
     for (int64_t s = 0; s < std::min<int64_t>(node.count, 2); ++s) {
       size_t begin = walk.runs.size();
-      addBodies(walk, node.children, namedRuns(*walk.role, node.children));
+      addBodies(walk, node.children, namedMicrobatches(*walk.role, node.children));
       if (begin == walk.runs.size())
         continue;
       walk.runs[begin].isStepBegin = true;

@@ -12,12 +12,16 @@ CHECK is the comparison to make:
     slices    tensor 2, sequence parallelism, 2 stages, context 2 and FSDP 2, each schedule and each way of exchanging; without
               stages rows in pieces; and one rank: losses of 5 steps, and gradients of the first, within 1e-5 relative
     same      any schedule, recomputation, and a process for each rank to the bit
+    overlap   passes of two microbatches in one segment, and in two: to the bit. Of layers with experts (RECIPE has some) or without, under
+              each strategy
     layouts   saved by one pipeline, loaded by another one or by none: weights and moments to the bit
 """
 
 import itertools
 import os
+import pathlib
 import random
+import re
 import sys
 import tempfile
 
@@ -121,6 +125,10 @@ def check_slices(runner):
         compare(name, with_gradients(runner, *sizes, *layout), expected)
 
 
+OVERLAPS = (("no_shard", (2, 2, 1), "microbatch"), ("optim", (2, 2, 1), "microbatch"), ("optim_grads_params", (2, 2, 1), "microbatch"),
+            ("optim_grads", (4, 2, 1), "step"), ("no_shard", (2, 1, 2), "microbatch"))  # of a pipeline; ranks, parts of experts, of layers
+
+
 def check_same(runner):
     pipelines = (2, 3, "1f1b"), (4, 5, "zero_bubble"), (3, 6, "interleaved"), (2, 5, "zb_v"), (2, 5, "dual_pipe_v"), (3, 4, "looped_bfs")
     for stages, microbatches, schedule in runner.with_kernels(pipelines):
@@ -134,6 +142,32 @@ def check_same(runner):
         equal(f"{name}, all layers computed again", expected, runner.run_plan(*settings, *FULL))
         records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
         equal(f"{name}, a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
+
+
+def apart(runner, settings):
+    """Settings of the same schedule with the passes of cells one after the other."""
+    text = runner.call(["shardc", "dump-plan", runner.recipe, "--emit=schedule", *runner.arguments(settings)])
+    path = pathlib.Path(runner.folder.name, "apart.csv")
+    path.write_text(re.sub(r"\((\w+);(\w+)\)OVERLAP_F_B", r"\1,\2", text))
+    return [*(each for each in settings if "pipeline_schedule=" not in each), f'model.pipeline_schedule_csv="{path}"']
+
+
+def check_overlap(runner):
+    pairs = 0
+    for strategy, (data, experts, tensor), reduces in runner.in_turn(OVERLAPS, with_all=LONG):
+        settings = ["model.num_layers=8", "train.micro_batch_size=1", f"train.global_batch_size={7 * data}", "train.train_iters=3",
+                    *pipeline(2, strategy, data, tensor=tensor, schedule="dual_pipe_v", reduces=reduces),
+                    f"model.expert_model_parallel_size={experts}", *["model.sequence_parallel=true"] * (tensor > 1)]
+        name = f"{strategy}, {data} ranks, {experts} parts of experts, {tensor} of layers, reduced each {reduces}"
+        expected = runner.run_plan(*apart(runner, settings))
+        equal(name, expected, runner.run_plan(*settings))
+        plan = pathlib.Path(runner.folder.name, "job.plan").read_text()
+        pairs += plan.count("steady body mb -")
+        equal(f"{name}, another order of ops", expected, runner.run_plan(*settings, options=["--seed-schedule=1"]))
+        records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
+        equal(f"{name}, a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
+    if pairs == 0:
+        sys.exit("no passes overlap")
 
 
 def check_layouts(runner):
@@ -170,4 +204,4 @@ def check_layouts(runner):
 
 
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "slices": check_slices, "same": check_same, "layouts": check_layouts})
+    run_check({"one-rank": check_one_rank, "slices": check_slices, "same": check_same, "overlap": check_overlap, "layouts": check_layouts})

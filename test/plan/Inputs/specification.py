@@ -65,6 +65,8 @@ OTHERS = {
                              "mixed_precision=bf16_mixed mixed_precision.fp8=hybrid"),
     "sums-that-are-kept": ("llama_tiny", 2, "mtp_num_layers=1 pipeline_model_parallel_size=2 pipeline_schedule=zero_bubble "
                            "share_embeddings_and_output_weights=true train.global_batch_size=4 train.micro_batch_size=1"),
+    "passes-that-overlap": ("mixtral_tiny", 4, "num_layers=8 pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=2 "
+                            "pipeline_schedule=dual_pipe_v expert_model_parallel_size=2 train.global_batch_size=14 train.micro_batch_size=1"),
     "stages-without-amaxes": ("llama_tiny", 4, "num_layers=4 pipeline_model_parallel_size=4 mixed_precision=bf16_mixed "
                               "mixed_precision.fp8=hybrid mixed_precision.first_last_layers_bf16=true"),
     "products-in-fp32": ("mixtral_tiny", 1, "add_bias_linear=true moe_router_dtype=fp32 mixed_precision=bf16_mixed"),

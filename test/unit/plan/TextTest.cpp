@@ -179,10 +179,10 @@ TEST(Variants, IntervalsThatRepeatShareOne) {
     EXPECT_EQ(table.of(microbatch, 16), (Variant{1, 16})) << microbatch;
 }
 
-TEST(Variants, RunsAreCountedWithTheirLoops) {
+TEST(Variants, MicrobatchesAreCountedWithLoops) {
   Plan plan = parsed(std::string(kPipeline));
   const std::vector<ProgramNode> &steps = plan.roles[0].program[0].children;
-  EXPECT_EQ(namedRuns(plan.roles[0], steps)[0], 1 + 3 * (2 + 2 * 2));
+  EXPECT_EQ(namedMicrobatches(plan.roles[0], steps)[0], 6); // numbers up to 2 * 2 + 1
   std::vector<int64_t> numbers;
   forEachRun(steps, [&](const ProgramNode &run, int64_t iteration) {
     numbers.push_back(run.microbatch->at(iteration));
