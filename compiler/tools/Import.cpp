@@ -38,20 +38,6 @@ constexpr size_t kModulesMax = 400, kModuleBytesMax = size_t{4} << 20;
 constexpr int kFoldersMax = 3;
 constexpr size_t kStatementBytesMax = size_t{32} << 20;
 
-std::optional<std::string> findPython() {
-  for (const char *path : {"/usr/bin/python3", "/usr/local/bin/python3", "/opt/python3"}) {
-    std::error_code error;
-    if (fs::exists(path, error))
-      return path;
-  }
-  return std::nullopt;
-}
-
-bool isRead(const fs::path &path) {
-  std::string ending = path.extension().string();
-  return ending == ".py" || ending == ".yaml" || ending == ".yml" || ending == ".json";
-}
-
 /// Copies the Python, YAML and JSON files of the program's folder, which the program may read.
 /// Links, hidden folders, deep ones, and files beyond the limits are left out.
 Status addModules(const std::string &folder, ForeignProgram &program) {
@@ -59,7 +45,8 @@ Status addModules(const std::string &folder, ForeignProgram &program) {
   ASSIGN_OR_RETURN(std::vector<std::string> names, in.listBelow(kFoldersMax));
   size_t left = kModuleBytesMax;
   for (const std::string &name : names) {
-    if (!isRead(name) || program.files.size() >= kModulesMax)
+    if (!upstream::isOneOf(".py .yaml .yml .json", fs::path(name).extension().string()) ||
+        program.files.size() >= kModulesMax)
       continue;
     if (Result<std::string> text = in.read(name, left); text.isOk()) {
       left -= text->size();
@@ -79,7 +66,8 @@ ForeignProgram bridgeProgram() {
 /// The text of the result file `wanted` that the program wrote, or the reason why it wrote none.
 Result<std::string> resultOf(ForeignProgram &program, std::vector<std::string> words,
                              const std::string &wanted) {
-  std::optional<std::string> python = findPython();
+  llvm::ErrorOr<std::string> python =
+      llvm::sys::findProgramByName("python3", {"/usr/bin", "/usr/local/bin", "/opt"});
   if (!python)
     return makeStatus(StatusCode::Unavailable, "it needs python3, which is not installed");
   program.command = {*python, "-I"};
@@ -266,9 +254,11 @@ std::string whyMisused(const ImportCommand &command) {
     return "--unconfined is for --run";
   if (!isScript && command.launch != 0)
     return "--launch is for the scripts of megatron-args";
-  bool describes = run.nodes > 0 || run.gpusPerNode > 0 || !run.gpu.empty() || !run.with.empty();
+  bool describes = run.nodes > 0 || run.gpusPerNode > 0 || !run.gpu.empty();
   if ((!run.isAsked || isPython) && describes)
-    return "--nodes, --gpus-per-node, --gpu and --with are for a script that runs: add --run";
+    return "--nodes, --gpus-per-node and --gpu are for a script that runs: add --run";
+  if (!isScript && !run.with.empty())
+    return "--with is for the scripts of megatron-args";
   if (!run.gpu.empty() && run.gpusPerNode == 0)
     return "--gpu needs --gpus-per-node";
   return {};
@@ -290,6 +280,11 @@ int runImport(const ImportCommand &command) {
                      : upstream::recipeNameOf(command.name);
   options.source =
       command.input == "-" ? "standard input" : command.input.substr(command.input.rfind('/') + 1);
+  auto files = readGiven(command.run.with, command.input);
+  if (!files.isOk())
+    session.diags().report(diag::CannotReadFile, SourceRange(), files.status().message());
+  else
+    options.files = std::move(*files);
   std::vector<std::string> secrets;
   for (const std::string &variable : command.variables) {
     auto [name, value] = llvm::StringRef(variable).split('=');
@@ -352,7 +347,8 @@ void addImport(cli::Command &app, int &status) {
       .positive();
   command.option("--gpu", options->run.gpu, "with --run: their kind, as in cluster.gpu");
   command
-      .option("--with", options->run.with, "with --run: a file that the script finds beside itself")
+      .option("--with", options->run.with,
+              "a file that the script, or a launcher of it, finds beside itself")
       .repeatableOneByOne();
   command.option("-o,--output", options->output,
                  "output file of the recipe; default: standard output");

@@ -5,6 +5,7 @@
 #include "compiler/config/Steps.h"
 #include "compiler/lower/Lower.h"
 #include "compiler/tools/Session.h"
+#include "compiler/tools/StoredArgs.h"
 #include "compiler/upstream/Yaml.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/UntrustedFolder.h"
@@ -18,32 +19,8 @@ using checkpoint::HfConfig;
 using checkpoint::HfFault;
 using checkpoint::HfFaults;
 using checkpoint::PlainEntries;
-using checkpoint::PlainItems;
-using checkpoint::PlainValue;
 using upstream::Tree;
 using upstream::TreePtr;
-
-TreePtr treeOf(const PlainValue &value) {
-  auto tree = std::make_shared<Tree>();
-  if (const bool *flag = value.as<bool>()) {
-    tree->kind = Tree::Kind::Bool;
-    tree->boolean = *flag;
-  } else if (const auto *whole = value.as<int64_t>()) {
-    tree->kind = Tree::Kind::Int;
-    tree->integer = *whole;
-  } else if (const auto *number = value.as<double>()) {
-    tree->kind = Tree::Kind::Float;
-    tree->number = *number;
-  } else if (const auto *text = value.as<std::string>()) {
-    tree->kind = Tree::Kind::Text;
-    tree->text = *text;
-  } else if (const auto *items = value.as<PlainItems>()) {
-    tree->kind = Tree::Kind::List;
-    for (const PlainValue &item : *items)
-      tree->items.push_back(treeOf(item));
-  }
-  return tree;
-}
 
 void report(const Report &error, SourceRange range, DiagEngine &diags) {
   diags.report(DiagInfo{error.severity, {error.id.data(), error.id.size()}, "", "{0}"}, range,

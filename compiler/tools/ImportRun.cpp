@@ -73,9 +73,6 @@ public:
       chains_[std::to_string(number)] = words;
       if (kind == "launch")
         addLaunch(words, std::to_string(number));
-      else if (kind == "directives")
-        for (const std::string &word : words)
-          run_.directives.push_back(shown(word, {}));
       asks_ |= kind == "ask";
       if (kind == "sourced" && !words.empty())
         lacking_.push_back(words.front());
@@ -86,6 +83,9 @@ public:
     if (auto found = result_.results.find("sourced"); found != result_.results.end())
       for (const std::string &name : splitRecord(found->second))
         lacking_.push_back(name);
+    for (const auto &[name, text] : result_.results)
+      if (llvm::StringRef file = name; file.consume_front("file."))
+        run_.files[file.str()] = text;
     run_.hasRun = true;
     return std::move(run_);
   }
@@ -163,7 +163,7 @@ private:
       auto given = options_.variables.find(name);
       bool isGiven = given != options_.variables.end() && given->second == value;
       if (!isOurs(name) && !isGiven)
-        command.environment.emplace_back(name, shown(value, {}));
+        command.environment.emplace(name, shown(value, {}));
     }
     run_.commands.push_back(std::move(command));
   }
@@ -244,19 +244,16 @@ public:
   ScriptRunner(const std::string &path, BufferId script, const ScriptRun &run,
                const upstream::ImportOptions &options, Session &session)
       : run_(run), options_(options), session_(session),
-        folder_(path == "-" ? fs::path() : fs::path(path).parent_path()),
         name_(path == "-" ? "script.sh" : path.substr(path.rfind('/') + 1)),
         text_(session.sources().text(script).str()) {}
 
   /// Runs the script until it lacks no more paths. Empty after an error.
   std::optional<ForeignResult> run() {
-    std::optional<ForeignProgram> program = describe();
-    if (!program)
-      return std::nullopt;
-    announce(*program);
+    ForeignProgram program = describe();
+    announce(program);
     std::set<std::string> missing;
     for (unsigned i = 0;; ++i) {
-      Result<ForeignResult> done = runForeign(*program);
+      Result<ForeignResult> done = runForeign(program);
       if (!done.isOk()) {
         session_.diags().report(diag::ImportRunFailed, SourceRange(), name_,
                                 done.status().message());
@@ -265,11 +262,11 @@ public:
       size_t before = missing.size();
       for (const std::string &line : linesOf(done->output, isComplaint))
         if (std::string path = lackingPath(withoutFolder(line, done->folder));
-            !path.empty() && program->closesOff)
+            !path.empty() && program.closesOff)
           missing.insert(path);
       if (missing.size() == before || i + 1 == kTriesMax)
         return std::move(*done);
-      program->environment.back().second = llvm::join(missing, "\n");
+      program.environment.back().second = llvm::join(missing, "\n");
     }
   }
 
@@ -278,17 +275,14 @@ public:
 private:
   /// The program to run: the script, files beside it, and stand-ins, in a folder of its own, with
   /// variables that tell the stand-ins about the cluster.
-  std::optional<ForeignProgram> describe() const {
+  ForeignProgram describe() const {
     ForeignProgram program;
     program.closesOff = !run_.isUnconfined;
     for (const auto &[name, text] : kStandIns)
       program.files[name] = text;
     program.files["work/" + name_] = text_;
-    for (const std::string &path : run_.with)
-      if (Status status = addFiles(path, program); !status.isOk()) {
-        session_.diags().report(diag::CannotReadFile, SourceRange(), status.message());
-        return std::nullopt;
-      }
+    for (const auto &[place, text] : options_.files)
+      program.files["work/" + place] = text;
     program.command = {"/bin/bash", "-p", "../start.sh", name_};
     for (const std::string &argument : options_.arguments)
       program.command.push_back(argument);
@@ -307,34 +301,6 @@ private:
     return program;
   }
 
-  /// Adds a file, or all files of a folder, beside the script, and where its path from the script's
-  /// folder, or from this one, says.
-  Status addFiles(const fs::path &path, ForeignProgram &program) const {
-    std::error_code error;
-    fs::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
-    std::set<fs::path> places = {name};
-    for (const fs::path &place : {path.lexically_normal(), fs::relative(path, folder_, error)})
-      if (place.is_relative() && !place.empty() && *place.begin() != "..")
-        places.insert(place);
-    auto add = [&](const std::string &text, const fs::path &inside) {
-      for (const fs::path &place : places)
-        program.files[("work" / (inside.empty() ? place : place / inside)).string()] = text;
-    };
-    if (!fs::is_directory(path, error)) {
-      ASSIGN_OR_RETURN(std::string text, readFile(path.string(), upstream::kInputBytesMax));
-      add(text, {});
-      return Status::ok();
-    }
-    ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(path.string()));
-    ASSIGN_OR_RETURN(std::vector<std::string> names, in.listBelow(kWithLevelsMax));
-    names.resize(std::min(names.size(), kWithFilesMax));
-    for (const std::string &name : names) {
-      ASSIGN_OR_RETURN(std::string text, in.read(name, upstream::kInputBytesMax));
-      add(text, name);
-    }
-    return Status::ok();
-  }
-
   void announce(const ForeignProgram &program) const {
     std::string line = "bash " + shellQuoted(name_);
     for (const std::string &argument : options_.arguments)
@@ -348,7 +314,6 @@ private:
   const ScriptRun &run_;
   const upstream::ImportOptions &options_;
   Session &session_;
-  fs::path folder_;
   std::string name_, text_;
 };
 
@@ -378,6 +343,36 @@ void reportRun(const ForeignResult &result, const Records &records, bool hasLaun
 
 } // namespace
 
+Result<std::map<std::string, std::string>> readGiven(const std::vector<std::string> &with,
+                                                     const std::string &script) {
+  std::map<std::string, std::string> files;
+  const fs::path folder = script == "-" ? fs::path() : fs::path(script).parent_path();
+  for (const std::string &given : with) {
+    const fs::path path = given;
+    std::error_code error;
+    fs::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
+    std::set<fs::path> places = {name};
+    for (const fs::path &place : {path.lexically_normal(), fs::relative(path, folder, error)})
+      if (place.is_relative() && !place.empty() && *place.begin() != "..")
+        places.insert(place);
+    if (!fs::is_directory(path, error)) {
+      ASSIGN_OR_RETURN(std::string text, readFile(given, upstream::kInputBytesMax));
+      for (const fs::path &place : places)
+        files[place.string()] = text;
+      continue;
+    }
+    ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(given));
+    ASSIGN_OR_RETURN(std::vector<std::string> names, in.listBelow(kWithLevelsMax));
+    names.resize(std::min(names.size(), kWithFilesMax));
+    for (const std::string &inside : names) {
+      ASSIGN_OR_RETURN(std::string text, in.read(inside, upstream::kInputBytesMax));
+      for (const fs::path &place : places)
+        files[(place / inside).string()] = text;
+    }
+  }
+  return files;
+}
+
 std::optional<std::string> importRun(const std::string &path, BufferId script, const ScriptRun &run,
                                      const upstream::ImportOptions &options, Session &session) {
   ScriptRunner runner(path, script, run, options, session);
@@ -388,6 +383,7 @@ std::optional<std::string> importRun(const std::string &path, BufferId script, c
                   session);
   ShellRun ran = records.read();
   ran.text = session.sources().text(script).str();
+  ran.files.insert(options.files.begin(), options.files.end());
   reportRun(*result, records, llvm::any_of(ran.commands, upstream::startsTraining), runner.name(),
             session.diags());
   auto describe = [&](const std::string &option) {

@@ -2,6 +2,7 @@
 // command that it starts.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +21,11 @@ struct ScriptRun {
   int64_t gpusPerNode = 0;
   std::string gpu;
 };
+
+/// The texts of files, and of all files in folders, by their places beside the script: by name, and
+/// where their paths from its folder, or from this one, say.
+Result<std::map<std::string, std::string>> readGiven(const std::vector<std::string> &with,
+                                                     const std::string &script);
 
 /// The formatted recipe. Empty after an error. Prints what it will run.
 std::optional<std::string> importRun(const std::string &path, BufferId script, const ScriptRun &run,

@@ -1,10 +1,9 @@
 #include "compiler/tools/StoredArgs.h"
 
+#include <algorithm>
 #include <filesystem>
-#include <map>
 
 #include "compiler/basic/Format.h"
-
 #include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
@@ -14,136 +13,64 @@ namespace shardc::tools {
 namespace {
 
 using checkpoint::kNoPy;
+using checkpoint::PlainValue;
 using checkpoint::PyGraph;
 using checkpoint::PyId;
 using checkpoint::PyKind;
 using upstream::Tree;
 using upstream::TreePtr;
 
-constexpr unsigned kDepthMax = 40;
-constexpr size_t kNodesMax = 200'000;
+constexpr size_t kPairsMax = 20'000;
 /// Maximum size of a file with common state, or with the weights of a small model.
 constexpr uint64_t kFileBytesMax = uint64_t{1} << 30;
 
-/// Converts the nodes of a pickle to trees. Objects of unknown classes keep their class name and
-/// arguments.
-class Converter {
-public:
-  explicit Converter(const PyGraph &graph) : graph_(graph) {}
-
-  TreePtr convert(PyId id) {
-    if (auto found = done_.find(id); found != done_.end())
-      return found->second;
-    auto tree = std::make_shared<Tree>();
-    if (id == kNoPy || depth_ > kDepthMax || ++numNodes_ > kNodesMax)
-      return tree;
-    ++depth_;
-    fill(id, *tree);
-    --depth_;
-    return done_[id] = tree;
-  }
-
-private:
-  void fill(PyId id, Tree &tree) {
-    switch (graph_.kind(id)) {
-    case PyKind::Bool:
-      tree.kind = Tree::Kind::Bool;
-      tree.boolean = graph_.boolean(id);
-      return;
-    case PyKind::Int:
-      tree.kind = Tree::Kind::Int;
-      tree.integer = graph_.integer(id);
-      return;
-    case PyKind::Float:
-      tree.kind = Tree::Kind::Float;
-      tree.number = graph_.number(id);
-      return;
-    case PyKind::Str:
-      tree.kind = Tree::Kind::Text;
-      tree.text = graph_.text(id);
-      return;
-    case PyKind::Global:
-      tree.kind = Tree::Kind::Name;
-      tree.text = nameOf(id);
-      return;
-    case PyKind::Tuple:
-    case PyKind::List:
-    case PyKind::Set:
-    case PyKind::FrozenSet:
-      tree.kind = Tree::Kind::List;
-      for (PyId item : graph_.items(id))
-        tree.items.push_back(convert(item));
-      return;
-    case PyKind::Dict:
-      tree.kind = Tree::Kind::Map;
-      addEntries(graph_.items(id), tree);
-      return;
-    case PyKind::Object:
-      fillObject(id, tree);
-      return;
-    default:
-      return;
-    }
-  }
-
-  std::string nameOf(PyId id) const {
-    const checkpoint::PyGlobal &global = graph_.global(id);
-    return std::string(global.module) + "." + std::string(global.name);
-  }
-
-  void addEntries(std::span<const PyId> items, Tree &tree) {
-    for (size_t i = 0; i + 1 < items.size(); i += 2)
-      if (graph_.is(items[i], PyKind::Str))
-        tree.entries.emplace_back(std::string(graph_.text(items[i])), convert(items[i + 1]));
-  }
-
-  void fillObject(PyId id, Tree &tree) {
-    const checkpoint::PyObject &object = graph_.object(id);
-    tree.kind = Tree::Kind::Map;
-    if (PyId members = graph_.memberClass(id); members != kNoPy) { // by name instead of by value
-      tree.call = nameOf(members);
-      tree.items.push_back(convert(graph_.items(object.args)[1]));
-      return;
-    }
-    if (graph_.is(object.callable, PyKind::Global))
-      tree.call = nameOf(object.callable);
-    if (graph_.is(object.args, PyKind::Tuple))
-      for (PyId item : graph_.items(object.args))
-        tree.items.push_back(convert(item));
-    if (graph_.is(object.state, PyKind::Dict))
-      addEntries(graph_.items(object.state), tree);
-    addEntries(object.itemsSet, tree);
-  }
-
-  const PyGraph &graph_;
-  std::map<PyId, TreePtr> done_;
-  unsigned depth_ = 0;
-  size_t numNodes_ = 0;
-};
-
-Result<TreePtr> treeOf(const PyGraph &graph, PyId args, const std::string &path) {
-  TreePtr tree = args == kNoPy ? nullptr : Converter(graph).convert(args);
-  if (tree == nullptr || tree->kind != Tree::Kind::Map || tree->entries.empty())
-    return makeStatus(StatusCode::NotFound, "'{}' contains no arguments of Megatron-LM", path);
+/// The tree of an argument. An object, such as a member of an enumeration, is a call of its class.
+TreePtr argumentOf(const PyGraph &graph, PyId id) {
+  Result<PlainValue> plain = checkpoint::plainValueOf(graph, id);
+  if (plain.isOk() || !graph.is(id, PyKind::Object))
+    return plain.isOk() ? treeOf(*plain)
+                        : upstream::makeText(plain.status().message(), {}, Tree::Kind::Name);
+  const checkpoint::PyObject &object = graph.object(id);
+  const PyId members = graph.memberClass(id); // by name instead of by value
+  auto tree = std::make_shared<Tree>();
+  tree->kind = Tree::Kind::Map;
+  if (PyId type = members == kNoPy ? object.callable : members; graph.is(type, PyKind::Global))
+    tree->call = fmt::format("{}.{}", graph.global(type).module, graph.global(type).name);
+  if (graph.is(object.args, PyKind::Tuple))
+    for (PyId item : graph.items(object.args).subspan(members == kNoPy ? 0 : 1))
+      if (plain = checkpoint::plainValueOf(graph, item); plain.isOk())
+        tree->items.push_back(treeOf(*plain));
   return tree;
+}
+
+Result<TreePtr> argumentsOf(const PyGraph &graph, PyId args, const std::string &path) {
+  auto tree = std::make_shared<Tree>();
+  tree->kind = Tree::Kind::Map;
+  PyId state = graph.is(args, PyKind::Object) ? graph.object(args).state : args;
+  std::span<const PyId> pairs;
+  if (graph.is(state, PyKind::Dict))
+    pairs = graph.items(state);
+  for (size_t i = 0; i + 1 < std::min(pairs.size(), kPairsMax); i += 2)
+    if (std::optional<std::string_view> name = graph.asText(pairs[i]))
+      tree->entries.emplace_back(*name, argumentOf(graph, pairs[i + 1]));
+  if (tree->entries.empty())
+    return makeStatus(StatusCode::NotFound, "'{}' contains no arguments of Megatron-LM", path);
+  return TreePtr(tree);
 }
 
 /// The `args` in the text of a file that torch.save wrote.
 Result<TreePtr> argsInFile(const std::string &text, const std::string &path) {
   std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t *>(text.data()), text.size());
-  auto placed = [&](const Status &status) {
-    return Status(status).withContext(fmt::format("'{}'", path));
+  auto read = [&]() -> Result<checkpoint::Pickle> {
+    ASSIGN_OR_RETURN(checkpoint::ArchiveReader archive, checkpoint::ArchiveReader::open(bytes));
+    RETURN_IF_ERROR(archive.verifyAll());
+    return checkpoint::readPickle(archive.find("data.pkl")->data,
+                                  checkpoint::PickleContext::BytesItem);
   };
-  Result<checkpoint::ArchiveReader> archive = checkpoint::ArchiveReader::open(bytes);
-  if (!archive.isOk())
-    return placed(archive.status());
-  if (Status status = archive->verifyAll(); !status.isOk())
-    return placed(status);
-  Result<checkpoint::Pickle> pickle =
-      checkpoint::readPickle(archive->find("data.pkl")->data, checkpoint::PickleContext::BytesItem);
+  Result<checkpoint::Pickle> pickle = read();
   if (!pickle.isOk())
-    return placed(pickle.status());
-  return treeOf(pickle->graph, pickle->graph.lookup(pickle->root, "args"), path);
+    return Status(pickle.status()).withContext(fmt::format("'{}'", path));
+  return argumentsOf(pickle->graph, pickle->graph.lookup(pickle->root, "args"), path);
 }
 
 /// The arguments are an object of their own, or an entry of the common state, which may be wrapped
@@ -154,7 +81,7 @@ Result<TreePtr> readFolderArgs(const std::string &folder) {
     return reader.status();
   if (reader->findObject("args") != nullptr) {
     ASSIGN_OR_RETURN(checkpoint::ObjectValue object, reader->readObject("args"));
-    return treeOf(object.graph(), object.root(), folder);
+    return argumentsOf(object.graph(), object.root(), folder);
   }
   constexpr std::string_view kCommon = "common_state/shard_0_1";
   if (reader->findObject(kCommon) == nullptr)
@@ -164,10 +91,44 @@ Result<TreePtr> readFolderArgs(const std::string &folder) {
   bool isWrapped = object.graph().is(root, PyKind::List) && object.graph().items(root).size() == 1;
   if (isWrapped)
     root = object.graph().items(root)[0];
-  return treeOf(object.graph(), object.graph().lookup(root, "args"), folder);
+  return argumentsOf(object.graph(), object.graph().lookup(root, "args"), folder);
 }
 
 } // namespace
+
+TreePtr treeOf(const PlainValue &value) {
+  using Kind = Tree::Kind;
+  auto tree = std::make_shared<Tree>();
+  auto hold = [&](Kind kind, auto &field, const auto &held) {
+    tree->kind = kind;
+    field = held;
+  };
+  if (const bool *flag = value.as<bool>())
+    hold(Kind::Bool, tree->boolean, *flag);
+  if (const auto *whole = value.as<int64_t>())
+    hold(Kind::Int, tree->integer, *whole);
+  if (const auto *number = value.as<double>())
+    hold(Kind::Float, tree->number, *number);
+  if (const auto *text = value.as<std::string>())
+    hold(Kind::Text, tree->text, *text);
+  if (const auto *big = value.as<checkpoint::PlainBigInt>())
+    hold(Kind::Text, tree->text, big->decimal);
+  if (const auto *type = value.as<checkpoint::Element>())
+    hold(Kind::Name, tree->text, fmt::format("torch.{}", torchName(*type)));
+  const auto *space = value.as<checkpoint::PlainNamespace>();
+  const auto *tuple = value.as<checkpoint::PlainTuple>();
+  if (const auto *entries = space ? &space->entries : value.as<checkpoint::PlainEntries>()) {
+    tree->kind = Kind::Map;
+    for (const auto &[name, item] : *entries)
+      tree->entries.emplace_back(name, treeOf(item));
+  }
+  if (const auto *items = tuple ? &tuple->items : value.as<checkpoint::PlainItems>()) {
+    tree->kind = Kind::List;
+    for (const PlainValue &item : *items)
+      tree->items.push_back(treeOf(item));
+  }
+  return tree;
+}
 
 bool isCheckpoint(const std::string &path) {
   std::error_code error;

@@ -5,8 +5,12 @@
 
 #include "compiler/upstream/Tree.h"
 #include "runtime/base/Status.h"
+#include "runtime/checkpoint/PlainValue.h"
 
 namespace shardc::tools {
+
+/// A plain Python value as a tree.
+upstream::TreePtr treeOf(const checkpoint::PlainValue &value);
 
 /// Whether the path looks like a checkpoint: a folder, or a file that torch.save wrote.
 bool isCheckpoint(const std::string &path);

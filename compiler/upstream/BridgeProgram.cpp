@@ -40,13 +40,14 @@ std::string pythonProgram(llvm::StringRef name) {
 
 std::string bridgeTables() {
   nlohmann::json classes;
-  for (const auto &[kind, name, section] : upstreamNames())
-    if (kind == NameKind::ConfigClass)
+  for (const auto &[kind, names, section] : upstreamNames())
+    for (llvm::StringRef name :
+         llvm::split(kind == NameKind::ConfigClass ? names : llvm::StringRef(), ' '))
       classes[name.str()] = section.str();
   std::string text =
       toText(nlohmann::json{{"sections", fieldsOfSections()}, {"classes", std::move(classes)}});
   text.pop_back(); // removes the closing brace to append one more member
-  return text + ",\"recipes\":" + pythonProgram("bridge_recipes.json") + "}";
+  return text + ",\"recipes\":" + pythonProgram("recipes.json") + "}";
 }
 
 } // namespace shardc::upstream

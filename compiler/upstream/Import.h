@@ -21,6 +21,7 @@ struct ImportOptions {
   std::string name;                             ///< name of the recipe
   std::string source;                           ///< the origin that the recipe's head states
   std::map<std::string, std::string> variables; ///< of the shell in which a script would run
+  std::map<std::string, std::string> files;     ///< texts of files beside a script, by name
   std::vector<std::string> arguments;           ///< arguments of the script; empty if not given
   unsigned launch = 0; ///< which of several launches, from 1; 0 if there must be only one
 };

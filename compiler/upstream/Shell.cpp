@@ -5,6 +5,7 @@
 #include "compiler/basic/SourceManager.h"
 #include "compiler/upstream/Yaml.h"
 #include "runtime/base/RecipeVariables.h"
+#include "llvm/ADT/StringExtras.h"
 
 namespace shardc::upstream {
 namespace {
@@ -38,8 +39,6 @@ public:
   ShellRun read(const Tree &of) const {
     ShellRun run;
     run.text = sources_.text(script_).str();
-    for (const TreePtr &snapshot : valueOf(of, "snapshots").items)
-      run.snapshots.push_back(exportsOf(*snapshot));
     for (const TreePtr &command : valueOf(of, "commands").items)
       addCommand(run, *command);
     for (const TreePtr &word : valueOf(of, "directives").items)
@@ -52,19 +51,15 @@ public:
 private:
   /// Replaces values of secrets in the words of commands by asterisks.
   static void hideSecrets(ShellRun &run) {
-    std::vector<std::pair<std::string, std::string>> variables;
-    std::vector<const Exports *> all = {&run.exported};
-    for (const Exports &snapshot : run.snapshots)
-      all.push_back(&snapshot);
-    for (const Exports *exported : all)
-      for (const auto &[name, value] : *exported)
-        if (value && isSecret(name, value->text))
-          variables.emplace_back(name, value->text);
     const std::vector<std::string> others = secretsIn(run.text); // also those not exported
     for (RanCommand &command : run.commands) {
-      auto known = variables;
+      std::vector<std::pair<std::string, std::string>> known;
       for (const auto &[name, value] : command.environment)
-        known.emplace_back(name, value.text);
+        if (value)
+          known.emplace_back(name, value->text);
+      for (const RanWord &word : command.words)
+        if (auto [name, value] = llvm::StringRef(word.text).split('='); isSecret(name, value))
+          known.emplace_back(name, value);
       for (RanWord &word : command.words)
         word.text = withoutValues(withoutSecretsOf(known, std::move(word.text)), others);
     }
@@ -81,13 +76,9 @@ private:
 
   void addCommand(ShellRun &run, const Tree &of) const {
     RanCommand command{{}, {}, range(of)};
-    if (const Tree &at = elementOf(of, 4); at.kind == Tree::Kind::Int && at.integer >= 0)
-      command.snapshot = static_cast<size_t>(at.integer);
     for (const TreePtr &word : elementOf(of, 2).items)
       command.words.push_back(wordOf(*word));
-    for (const TreePtr &variable : elementOf(of, 3).items)
-      command.environment.emplace_back(elementOf(*variable, 0).text,
-                                       wordOf(elementOf(*variable, 1)));
+    command.environment = exportsOf(elementOf(of, 3));
     if (!command.words.empty())
       run.commands.push_back(std::move(command));
   }
@@ -112,14 +103,31 @@ private:
 
 } // namespace
 
-Exports ShellRun::exportedAt(const RanCommand &command) const {
-  if (!command.snapshot)
-    return exported;
-  Exports found;
-  for (size_t i = 0; i <= *command.snapshot && i < snapshots.size(); ++i)
-    for (const auto &[name, value] : snapshots[i])
-      found[name] = value;
-  return found;
+bool isFlag(llvm::StringRef word) {
+  return word.startswith("--") && word.size() > 2 && llvm::isAlpha(word[2]);
+}
+
+std::vector<RanWord> cleanWords(const std::vector<RanWord> &words) {
+  std::vector<RanWord> clean;
+  for (const RanWord &word : words) {
+    llvm::SmallVector<llvm::StringRef> parts;
+    llvm::StringRef text = word.text;
+    size_t end = text.find_first_of("= \t\n"); // after `=`, blanks belong to the value
+    if (!isFlag(text) || end == text.npos || text[end] == '=')
+      parts.push_back(text);
+    else if (word.unknown == nullptr)
+      llvm::SplitString(text, parts, " \t\n");
+    else // an unknown value may contain blanks
+      parts = {text.substr(0, end), text.substr(end).ltrim()};
+    for (llvm::StringRef part : parts) {
+      bool isQuoted = part.size() > 1 && part.front() == part.back() &&
+                      (part.front() == '\'' || part.front() == '"');
+      part = isQuoted ? part.drop_front().drop_back() : part;
+      bool isFlagAlone = isFlag(part) && !part.contains('=');
+      clean.push_back({part.str(), word.range, isFlagAlone ? nullptr : word.unknown});
+    }
+  }
+  return clean;
 }
 
 std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::string>> &variables,

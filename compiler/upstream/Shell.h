@@ -32,9 +32,8 @@ using Exports = std::map<std::string, std::optional<RanWord>>;
 
 struct RanCommand {
   std::vector<RanWord> words;
-  std::vector<std::pair<std::string, RanWord>> environment; ///< assignments before the command
+  Exports environment; ///< variables that are exported or assigned before the command
   SourceRange range;
-  std::optional<size_t> snapshot = std::nullopt; ///< its place among the changes of variables
 };
 
 struct ShellRun {
@@ -43,11 +42,14 @@ struct ShellRun {
   std::vector<RanCommand> commands; ///< in order, including commands that may not be reached
   std::vector<RanWord> directives;  ///< words of `#SBATCH` lines
   Exports exported;                 ///< at its end
-  std::vector<Exports> snapshots;   ///< changes of exported variables between commands
-
-  /// The variables that are exported where the command is.
-  Exports exportedAt(const RanCommand &command) const;
+  std::map<std::string, std::string> files; ///< texts of files beside the script, by name
 };
+
+bool isFlag(llvm::StringRef word);
+
+/// Splits words that were quoted by mistake, such as `"--lr 3e-4"`, and removes quotes inside
+/// quotes.
+std::vector<RanWord> cleanWords(const std::vector<RanWord> &words);
 
 /// The text with asterisks in the place of each value of a variable that has the name of a secret.
 std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::string>> &variables,

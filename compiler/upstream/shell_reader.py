@@ -12,9 +12,8 @@ another shell with `-c` is read as a script of its own, in which exported variab
 programs, variables that the script never sets, variables that builtins such as `read`, or arithmetic, set anywhere, and
 all expansions except `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}`, `${NAME-text}` and `$((...))`.
 
-In the result, a command is [begin, end, words, assignments before it, index into `snapshots` or null]; the snapshots up to
-it list the exported variables that changed, without a value if they are unset. A word is [begin, end, text] with its place
-in bytes. An unknown word has a fourth element: [its text in the script, [begin, end] of the statement that sets it or null,
+In the result, a command is [begin, end, words, variables: those exported, without a value if they are unset, if it may be a
+launch, and those before it]. A word is [begin, end, text] with its place in bytes. An unknown word has a fourth element: [its text in the script, [begin, end] of the statement that sets it or null,
 flags that it may contain]. While the script is read, one character, a mark, represents each unknown part of a text. Marks
 remain valid when texts are joined or split.
 """
@@ -29,17 +28,21 @@ import subprocess
 import sys
 
 BRACKETS = re.compile(rb"(?<![\w$\[])\[(?=[^\s\[\]=]*\](?!\+?=))")  # in arrays, shfmt refuses words such as `[0]*3+[1]*2`
-TREE_MAX, MEMORY_MAX, SECONDS_MAX, DEPTH_MAX, TEXT_MAX, SHOWN_MAX = 64 << 20, 2 << 30, 50, 5000, 1 << 20, 200
+TREE_MAX, MEMORY_MAX, SECONDS_MAX, DEPTH_MAX, TEXT_MAX, SHOWN_MAX, VARIABLES_MAX = 64 << 20, 2 << 30, 50, 5000, 1 << 20, 200, 2_000_000
 # Variables that exist although no script sets them.
 ENVIRONMENT = re.compile(r"HOME|USER|LOGNAME|PWD|OLDPWD|HOSTNAME|SHELL|PATH|UID|EUID|PPID|S?RANDOM|SECONDS|LINENO|IFS|OSTYPE|REPLY|OPTARG|"
                          r"HOSTTYPE|MACHTYPE|SHLVL|EPOCHSECONDS|OPTIND|FUNCNAME|PIPESTATUS|GROUPS|DIRSTACK|_|BASH.*")
 NAME, ARGUMENT, INTEGER = re.compile(r"[A-Za-z_]\w*", re.A), re.compile(r"[1-9][0-9]*|[@*#]"), re.compile(r"-?(0|[1-9][0-9]{0,17})")
 OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|(?<!\w)([A-Za-z_]\w*)", re.A)  # a variable in arithmetic
 SHELL, IN_TEXT = re.compile(r"(.*/)?(ba|da|z)?sh"), re.compile(r"-[a-z]*c")  # a shell, and its option before a script in one word
-JOBS = ("sbatch", "qsub", "bsub")  # programs that start a script as a job
+JOBS = ("sbatch", "qsub", "bsub", "pjsub")  # programs that start a script as a job
+# Programs whose other words are a script, for a shell without this one's variables, and options of theirs that have no value.
+REMOTE = {"ssh": "-[46AaCfGgKkMNnqsTtVvXxYy]+", "rsh": "-[dnx]+", "pdsh": "-[SbdhLNqV]+", "clush": "-[abBNLqdvSpr]+", "bsub": "-([BHIKNrx]|I[sp]+|ar|rn)"}
 VARIABLES = ("--export", "--env", "-env", "-v")  # options of jobs
-DIRECTIVES = {"#SBATCH": "sbatch", "#PBS": "qsub", "#BSUB": "bsub", "#FLUX:": "flux", "#$": "qsub"}  # in a job script, and the program that reads it
+DIRECTIVES = {"#SBATCH": "sbatch", "#PBS": "qsub", "#BSUB": "bsub", "#FLUX:": "flux", "#$": "qsub", "#PJM": "pjsub"}  # and the program that reads it
+SAYS = re.compile(r"echo|printf|cat|tee|grep|e?sed|awk|logger|wall|mail|git|read|die|usage|(.*_)?(log|info|warn|error|print|fail)(_.*)?", re.I)
 QUOTED, QUOTES = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+"""), re.compile(r"""(["'])(.*?)\1""")  # a word of a directive
+TRAINS = re.compile(r"\s.*\.py\s.*--\w", re.S)  # a text in a word that may start a training
 FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*", re.A)
 # Texts that a shell would expand further, and lists of numbers or flags, which it would not.
 PATTERN, LIST, BRACES, TILDE = (re.compile(text) for text in (r"[*?\[]", r"--.*|[0-9\[(][0-9\[\]*+()., ]*", r"\{[^}]*(,|\.\.)[^}]*\}", "(^|[:=])~"))
@@ -107,7 +110,7 @@ class Reader:
 
     def __init__(self, source, setting, outer=None, unknown=None, starter=()):
         self.source, self.setting, self.tree = source, setting, parse(source, setting.get("shfmt", "shfmt"))
-        self.commands, self.functions, self.snapshots, self.exported_last = [], collections.defaultdict(list), [], {}
+        self.commands, self.functions, self.exports_all = [], collections.defaultdict(list), False
         self.outer, self.unknown = outer, [] if unknown is None else unknown  # the place in a script, for a text in it
         # Places: the statement, and what may set all variables, or the arguments, of which `moved_text` has the flags.
         self.cause = self.all_cause = self.moved = None
@@ -210,6 +213,7 @@ class Reader:
         if len(joined(values)) + len(values) > TEXT_MAX:
             raise MemoryError
         self.values[name] = values
+        self.exported.update([name] if self.exports_all else [])
 
     def look(self, name, shown):
         """The elements of a variable or an argument where it is used; None if the script never sets it."""
@@ -321,22 +325,11 @@ class Reader:
 
     def read(self):
         any(map(self.run, self.tree.get("Stmts", ())))
-        return {"commands": self.commands or self.assigned_flags(), "directives": self.directives(), "exported": self.exports(),
-                "snapshots": self.snapshots}
+        return {"commands": self.commands or self.assigned_flags(), "directives": self.directives(), "exported": self.exports()}
 
     def exports(self):
         return [[name, *map(self.resolved, held)] for name, held in self.values.items()
                 if name not in self.arrays and (not held or name in self.exported)]
-
-    def snapshot(self):
-        """The index of the changes up to which variables are exported now."""
-        now = {variable[0]: variable for variable in self.exports()}
-        changed = [variable for name, variable in now.items() if self.exported_last.get(name) != variable]
-        changed += [[name] for name in self.exported_last if name not in now]
-        if changed or not self.snapshots:
-            self.snapshots.append(changed)
-        self.exported_last = now
-        return len(self.snapshots) - 1
 
     def directives(self):
         """The words of `#SBATCH` lines and the like, each line after the program that reads it."""
@@ -376,6 +369,8 @@ class Reader:
         """Executes a statement of the script itself. Returns whether the script ends there."""
         node = statement.get("Cmd", {"Type": "CallExpr"})
         self.cause = self.outer or LINE.match(self.source, statement["Pos"]).span()
+        if self.is_chain(node) and "Background" not in statement:
+            return self.run(node["X"]) or self.run(node["Y"])
         if "Background" in statement or node["Type"] not in ("CallExpr", "DeclClause", "FuncDecl") or self.called(node):
             self.search(node)
         elif node["Type"] == "FuncDecl":
@@ -392,8 +387,19 @@ class Reader:
                 self.arrays.difference_update(words[1:])
             else:
                 self.change(node)
+            if words[:1] == ["set"] and {"-a", "+a", "allexport"} & {*words}:
+                self.exports_all = not {"+a", "+o"} & {*words}
             return words[:1] in (["exit"], ["return"])
         return False
+
+    def is_chain(self, node):
+        """Whether a node is `a && b`, and what precedes b succeeds, as assignments do, and changes of the folder should."""
+        is_and = node["Type"] == "BinaryCmd" and "Negated" not in node["X"] and self.string({"Pos": node["X"]["End"], "End": node["Y"]["Pos"]}).split() == ["&&"]
+        return is_and and self.succeeds(node["X"].get("Cmd", node))
+
+    def succeeds(self, node):
+        is_plain = re.match(r"(cd|mkdir|module|ulimit|echo|true|set|umask|pip3?)\b|$", self.command_in(node))
+        return node["Type"] == "DeclClause" or node["Type"] == "CallExpr" and bool(is_plain) or self.is_chain(node) and self.succeeds(node["Y"].get("Cmd", {"Type": ""}))
 
     def search(self, tree):
         """Marks the variables that a statement may set as unknown, and lists its launches. Includes the functions that it calls."""
@@ -461,15 +467,16 @@ class Reader:
         fields = fields[1:] if name in ("exec", "eval") else fields
         if self.launch_inner(node, fields):
             return words
-        if fields and name not in self.functions and name not in BUILTINS:
+        if fields and name not in self.functions and name not in BUILTINS and not SAYS.fullmatch(name):
             may_launch = any("--" in word or "=" in word for word in words)
-            self.commands.append([*place_of(node), [self.resolved(field) for field in fields], self.environment_of(node),
-                                  self.snapshot() if may_launch else None])
+            self.commands.append([*place_of(node), [self.resolved(field) for field in fields], self.environment_of(node, may_launch)])
         return words
 
-    def environment_of(self, node):
-        """The assignments before a command."""
-        return [[one["Name"]["Value"], self.resolved((self.value_of(one.get("Value", {})), place_of(one.get("Value", one))))]
+    def environment_of(self, node, has_exports=True):
+        """The variables of a command: those that are exported, and the assignments before it."""
+        if len(self.commands) * len(self.values) > VARIABLES_MAX:
+            raise MemoryError
+        return (self.exports() if has_exports else []) + [[one["Name"]["Value"], self.resolved((self.value_of(one.get("Value", {})), place_of(one.get("Value", one))))]
                 for one in node.get("Assigns", ())]
 
     def inner_text(self, node, words):
@@ -477,22 +484,31 @@ class Reader:
         for at in range(len(words) - 2):
             if SHELL.fullmatch(words[at]) and IN_TEXT.fullmatch(words[at + 1]):
                 return words[at + 2], at, words[at + 4:]
-        is_job = bool(words) and words[0] in JOBS
-        for at, word in enumerate(words if is_job else ()):
+        name = words[0].rpartition("/")[2] if words else ""
+        for at, word in enumerate(words if name in JOBS else ()):
             if re.match("--wrap(=|$)", word) and words[at:] != ["--wrap"]:
                 return word.partition("=")[2] or words[at + 1], at, []
-        if "Document" not in node or not words or not (is_job or SHELL.fullmatch(words[-1])):
-            return None, 0, []
-        document, is_plain = node["Document"]["Hdoc"], all(part["Type"] == "Lit" for part in node["Document"]["Word"]["Parts"])
-        text = "".join(piece for piece, _, _ in self.pieces(document, True) if piece) if is_plain else self.string(document)
-        return text.rpartition("\n")[0], len(words) - (not is_job), []
+        at, shells = 1, [at for at, word in enumerate(words) if SHELL.fullmatch(*word.split()[:1] or [""])]
+        while name in REMOTE and at < len(words) and words[at].startswith("-"):
+            at += 1 if re.fullmatch(REMOTE[name], words[at]) or "=" in words[at] else 2
+        at += name in ("ssh", "rsh")  # behind the host
+        if "Document" in node and (name in JOBS or shells or at >= len(words) and name in REMOTE):
+            document, is_plain = node["Document"]["Hdoc"], all(part["Type"] == "Lit" for part in node["Document"]["Word"]["Parts"])
+            text = "".join(piece for piece, _, _ in self.pieces(document, True) if piece) if is_plain else self.string(document)
+            return text.rpartition("\n")[0], min([*shells, len(words)]), []
+        if name in REMOTE and at < len(words):
+            return " ".join(words[at:]), at, []
+        at = next((at for at, word in enumerate(words) if at and TRAINS.search(word)), None)
+        is_said = at is None or SAYS.fullmatch(name) or any(word.endswith(".py") for word in words)
+        return (None, 0, []) if is_said else (words[at], at, [])
 
     def launch_inner(self, node, fields):
         """Lists the commands in a text that another shell reads, as in `srun bash -c "..."`. Returns whether there is such a text."""
-        inner, at, arguments = self.inner_text(node, [text for text, _ in fields])
+        words = [text for text, _ in fields]
+        inner, at, arguments = self.inner_text(node, words)
         if inner is None:
             return False
-        names = {*self.exported, *self.setting["variables"]} - self.arrays
+        names = {*(self.exported if words[0] not in REMOTE or words[0] in JOBS else ()), *self.setting["variables"]} - self.arrays
         variables = {name: joined(self.values[name]) for name in names if self.values.get(name)}
         variables.update((one["Name"]["Value"], self.value_of(one.get("Value", {}))) for one in node.get("Assigns", ()))
         setting = {**self.setting, "variables": variables, "arguments": arguments}
@@ -502,11 +518,13 @@ class Reader:
             found = reader.read()
         except Malformed:
             return False
-        for _, _, launched, environment, snapshot in found["commands"]:
-            exported = found["exported"] if snapshot is None else {one[0]: one for some in found["snapshots"][:snapshot + 1] for one in some}.values()
-            variables = self.environment_of(node) + [[name, [*place, *word[2:]]] for name, *held in [*exported, *environment] for word in held]
-            words = [*map(self.resolved, fields[:at]), *([*place, *word[2:]] for word in [*found["directives"], *launched])]
-            self.commands.append([*place_of(node), words, variables, self.snapshot()])
+        for _, _, launched, environment in found["commands"]:
+            # The variables of the inner shell are words, as of `env`, behind those of the programs that start it.
+            given = [word for name, *held in environment for word in
+                     ([[0, 0, f"{name}={held[0][2]}", *held[0][3:]]] if held else [[0, 0, "-u"], [0, 0, name]])]
+            given[:0] = [[0, 0, "env"]] if given else []
+            words = [*map(self.resolved, fields[:at]), *([*place, *word[2:]] for word in [*found["directives"], *given, *launched])]
+            self.commands.append([*place_of(node), words, self.environment_of(node)])
         return bool(found["commands"])
 
 

@@ -125,9 +125,14 @@ Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &mod
   RETURN_IF_ERROR(folder.readConfig(text));
   RETURN_IF_ERROR(folder.check(emit));
   for (const SafeTensor &tensor : folder.tensors_.header().tensors)
-    if (std::string_view name = tensor.name; name.starts_with(kPeftPrefix))
-      folder.plain_.emplace(
-          plainHfName(std::string(name.substr(std::string_view(kPeftPrefix).size()))), &tensor);
+    if (std::string_view name = tensor.name; name.starts_with(kPeftPrefix)) {
+      const std::string own(name.substr(std::string_view(kPeftPrefix).size()));
+      if (model.file.prefix.empty() && own.find("language_model.") != own.npos)
+        return cannotConvert("'{}' has '{}', and the model has no part 'language_model': PEFT "
+                             "would load nothing of it; rename its tensors",
+                             path, own);
+      folder.plain_.emplace(plainHfName(own), &tensor);
+    }
   return folder;
 }
 
@@ -408,6 +413,11 @@ Status PeftFolder::finish() const {
   if (!isDora() && left.front().find(kPeftMagnitude) != std::string::npos)
     return cannotConvert("'{}' has magnitudes of DoRA, and its settings do not say 'use_dora':{}",
                          path_, listed(left));
+  if (std::ranges::none_of(left, [](auto &name) { return name.find(".lora_") != name.npos; }))
+    return cannotConvert("{} tensors of '{}' are a part of what is trained whole: "
+                         "'modules_to_save' needs q_proj, k_proj and v_proj together, gate_proj "
+                         "and up_proj, or all experts; merge them with PEFT:{}",
+                         left.size(), path_, listed(left));
   return cannotConvert(
       "{} tensors of '{}' are of no layer that adapters can be for, as those of "
       "routers are, or of a part of one; merge them with PEFT, or train the modules "

@@ -5,7 +5,7 @@ Neither Megatron-Bridge nor its dependencies need to be installed.
 
     bridge_recipes.py CHECKOUT [-o FILE]
 
-The table (compiler/upstream/bridge_recipes.json) has rows by name. A row holds what a function's configuration adds to
+The table (recipes/bridge/recipes.json) has rows by name. A row holds what a function's configuration adds to
 the row `_base_`, or the name of another function. `* NAME` holds what most functions set whose configuration begins
 with NAME(). `NAME(dora)` holds what a function gives for peft_scheme="dora". `commit` is the checkout's. The table has
 no rows that rows_of_recipe() derives from others.
@@ -132,7 +132,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("checkout", type=pathlib.Path)
     parser.add_argument("--commit", help="of the checkout, where it is no repository")
-    parser.add_argument("-o", "--output", type=pathlib.Path, default=SOURCE / "compiler/upstream/bridge_recipes.json")
+    parser.add_argument("-o", "--output", type=pathlib.Path, default=SOURCE / "recipes/bridge/recipes.json")
     options = parser.parse_args()
     commit = options.commit or subprocess.run(["git", "-C", options.checkout, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     standin.TABLES.update(tables())

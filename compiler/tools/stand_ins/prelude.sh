@@ -44,7 +44,7 @@ shardc_stand_in() {
   builtin eval "function $1 { $SHARDC_FOLDER/bin/${1##*/} \"\$@\"; }"
 }
 for shardc_path in /usr/bin /usr/local/bin /bin; do
-  for shardc_name in torchrun python python3 srun sbatch mpirun; do
+  for shardc_name in torchrun python python3 srun sbatch mpirun env ssh; do
     shardc_stand_in "$shardc_path/$shardc_name"
   done
 done

@@ -11,8 +11,14 @@ folder=$SHARDC_FOLDER results=$SHARDC_FOLDER/results
 name=${0##*/}
 tools=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
-# record KIND WORD...: writes a new file, and puts its number into $number
+# record KIND WORD...: writes a new file, and puts its number into $number. Keeps texts, such as files of hosts, that words
+# name.
 record() {
+  local file
+  for file in "${@:2}"; do
+    file=${file##*=}
+    case $file in *.py | *.sh) ;; *) [ ! -f "$file" ] || PATH=$tools head -c 65536 "$file" >"$results/file.${file##*/}" ;; esac
+  done
   set -o noclobber
   number=0
   until { printf '%s\0' "$1" "${SHARDC_PARENT:--}" "${@:2}" >"$results/$number"; } 2>/dev/null; do
@@ -24,18 +30,32 @@ record() {
 
 unknown() { printf '@output-of-%s@\n' "$name"; }
 
+# count_hosts LIST: prints the number of hosts in `a,n[01-04,7]`
+count_hosts() {
+  local number=0 rest=$1, range ranges
+  while [[ $rest =~ ^[^][,]*(\[([0-9,-]*)\])?[^][,]*,(.*)$ ]]; do
+    rest=${BASH_REMATCH[3]}
+    IFS=, read -ra ranges <<<"${BASH_REMATCH[2]:-0}"
+    for range in "${ranges[@]}"; do number=$((number + 10#${range#*-} - 10#${range%-*} + 1)); done
+  done
+  echo $number
+}
+
 # slurm_job OPTION...: sets the environment of a Slurm job
 slurm_job() {
-  local nodes=1 tasks= per_node= gpus= option value
+  local nodes=1 tasks= per_node= gpus= all= each= option value
   while [ $# -gt 0 ]; do
     option=${1%%=*} value=${1#*=}
     [ "$option" != "$1" ] || value=$2
-    case $1 in -[NnJc]?*) option=${1:0:2} value=${1:2} ;; esac
+    case $1 in -[NnJcGw]?*) option=${1:0:2} value=${1:2} ;; esac
     case $option in
     --nodes | -N) nodes=${value%%-*} ;;
     --ntasks | -n) tasks=$value ;;
     --ntasks-per-node) per_node=$value ;;
     --gpus-per-node | --gres) gpus=${value##*:} ;;
+    --gpus | -G) all=${value##*:} ;;
+    --gpus-per-task) each=${value##*:} ;;
+    --nodelist | -w) nodes=$(count_hosts "$value") ;;
     --job-name | -J) export SLURM_JOB_NAME=$value ;;
     --cpus-per-task | -c) export SLURM_CPUS_PER_TASK=$value ;;
     --array | -a) : "${SLURM_ARRAY_TASK_ID:=@output-of-SLURM_ARRAY_TASK_ID@}" && export SLURM_ARRAY_TASK_ID ;;
@@ -43,6 +63,8 @@ slurm_job() {
     shift
   done
   nodes=${SHARDC_NODES:-$nodes}
+  [ -z "$each" ] || gpus=$((each * ${per_node:-1}))
+  [ -z "$all" ] || { export SLURM_GPUS=$all && gpus=${gpus:-$((all / nodes))}; }
   gpus=${SHARDC_GPUS:-$gpus}
   [ -z "$per_node" ] || export SLURM_NTASKS_PER_NODE=$per_node
   [ -z "$gpus" ] || export SLURM_GPUS_ON_NODE=$gpus SLURM_GPUS_PER_NODE=$gpus
@@ -56,25 +78,40 @@ slurm_job() {
 
 # Prints the directives before a script's first command, one word per line
 directives() {
-  PATH=$tools sed -nE -e '/^[ \t]*[^# \t]/q' -e 's/^# *flux:/#FLUX /I' -e '/^#(SBATCH|PBS|BSUB|FLUX|[$])[ \t]/!d' \
+  PATH=$tools sed -nE -e '/^[ \t]*[^# \t]/q' -e 's/^# *flux:/#FLUX /I' -e '/^#(SBATCH|PBS|BSUB|PJM|FLUX|[$])[ \t]/!d' \
     -e 's/^#[A-Z$]+[ \t]+//' -e "s/((\"[^\"]*\"|'[^']*'|[^ \t])+)[ \t]*/\1\n/g" -e 's/(^|\n)#.*//' -e 's/\n$//' \
     -e "s/\"([^\"]*)\"|'([^']*)'/\1\2/g" -e '/./p' "$1"
 }
 
-# take_variables OPTION...: exports the variables that options of a job give to its script
+# clean NAME...: unsets the exported variables, but those of Slurm and of containers, and the names
+clean() {
+  local variable kept='^(PATH|HOME|USER|LANG|BASH_ENV|(SHARDC|SLURM|APPTAINERENV|SINGULARITYENV)_.*)$'
+  for variable in $(compgen -e); do
+    [[ " $* " == *" $variable "* || $variable =~ $kept ]] || unset "$variable"
+  done
+}
+
+# take_variables OPTION...: exports the variables that options of a job, or of a step, give it; the others are in `options`
 take_variables() {
-  local parts part
+  local list= parts part && options=()
   while [ $# -gt 0 ]; do
-    case $1 in
-    --export=* | --env=*) IFS=, read -ra parts <<<"${1#*=}" ;;
-    --export | --env | -env | -v) IFS=, read -ra parts <<<"$2" ;;
-    *) parts=() ;;
+    case $name/$1 in
+    */--export=* | */--env=*) list+=${list:+,}${1#*=} ;;
+    */--export | */--env | */-env | qsub/-v) list+=${list:+,}$2 && shift ;;
+    *) options+=("$1") ;;
     esac
-    for part in "${parts[@]}"; do
-      part=${part# }
-      case $part in [A-Za-z_]*=*) export "$part" 2>/dev/null ;; esac
-    done
     shift
+  done
+  [ "$name" != srun ] || list=${list:-$SLURM_EXPORT_ENV}
+  IFS=, read -ra parts <<<"$list"
+  case $name,$list,${list^^}, in
+  *,,, | srun,*,ALL,*) ;;
+  srun,*) clean "${parts[@]}" ;;
+  sbatch,*) export SLURM_EXPORT_ENV=$list ;;
+  esac
+  for part in "${parts[@]}"; do
+    part=${part# }
+    case $part in [A-Za-z_]*=*) export "$part" 2>/dev/null ;; esac
   done
 }
 
@@ -87,26 +124,30 @@ submit() {
     options+=("$1")
     shift
   done
-  record directives "$name" "${options[@]}"
   [ "$name" != sbatch ] || slurm_job "${options[@]}"
-  take_variables "${options[@]}"
+  take_variables "${options[@]}" ${SHARDC_NODES:+--nodes=$SHARDC_NODES} \
+    ${SHARDC_GPUS:+--gres=gpu:${SHARDC_GPU:+${SHARDC_GPU,,}:}$SHARDC_GPUS}
+  SHARDC_PARENT=- record wrap "$name" "${options[@]}"
+  export SHARDC_PARENT=$number
   exec bash "$script" "${@:2}"
 }
 
 sbatch() {
   local options=() wrapped=
   while [ $# -gt 0 ]; do
-    case $1 in
-    --wrap=*) wrapped=${1#*=} ;;
-    --wrap) wrapped=$2 && shift ;;
-    --*=* | -[NnJcptAoea]?*) options+=("$1") ;;
-    -*) # a value follows, unless it is the script
+    case $name/$1 in
+    */--wrap=*) wrapped=${1#*=} ;;
+    */--wrap) wrapped=$2 && shift ;;
+    */--) shift && wrapped=$* && set -- && break ;;
+    */--*=* | sbatch/-[NnJcptAoeaGwCqd]?* | bsub/-[BHIKNrx] | bsub/-I[sp] | qsub/-[VIXzh]) options+=("$1") ;;
+    */-*) # a value follows, unless it is the script
       options+=("$1")
       [ -f "$2" ] || { options+=("$2") && shift; } ;;
     *) break ;;
     esac
     shift
   done
+  [ "$name" != bsub ] || [ -r "$1" ] || { wrapped=$* && set --; }
   if [ $# -gt 0 ] && [ -z "$wrapped" ]; then
     [ -r "$1" ] && submit "$1" "${options[@]}" -- "${@:2}"
     record sourced "$1"
@@ -115,6 +156,21 @@ sbatch() {
   local script=$folder/batch.$$
   if [ -n "$wrapped" ]; then printf '%s\n' "$wrapped" >"$script"; else PATH=$tools cat >"$script"; fi
   submit "$script" "${options[@]}" -- "$@"
+}
+
+# remote OPTION... [HOST] COMMAND: runs a command, or a script from the input, as on another host
+remote() {
+  local words=() values=wxgXnfutloRm has_host=
+  case $name in ssh | rsh) values=bcDEeFIiJLlmOopQRSWw has_host=1 ;; esac
+  while [[ $1 == -* || $has_host ]]; do
+    [[ $1 == -* ]] || has_host=
+    words+=("$1")
+    [[ $1 != -[$values] ]] || { words+=("$2") && shift; }
+    shift
+  done
+  record wrap "$name" "${words[@]}"
+  clean && export SHARDC_PARENT=$number
+  if [ $# = 0 ]; then exec bash; else exec bash -c "$*"; fi
 }
 
 # Asks for the number of GPUs per node if it is unknown
@@ -172,7 +228,8 @@ find_program() {
   for word in "$@"; do
     at=$((at + 1))
     case ${word##*/} in
-    bash | sh | zsh | torchrun | python | python3 | srun | mpirun | mpiexec | deepspeed | accelerate | numactl | nsys | uv)
+    bash | sh | zsh | torchrun | python | python3 | srun | mpirun | mpiexec | deepspeed | accelerate | numactl | nsys | uv | \
+      env | docker | podman | apptainer | singularity | ssh)
       return 0 ;;
     *.sh | *.sbatch | *.slurm) [ -f "$word" ] && return 0 ;;
     esac
@@ -180,14 +237,23 @@ find_program() {
   return 1
 }
 
+record_launch() {
+  record launch "$name" "$@"
+  PATH=$tools env -0 >"$results/$number.environment"
+}
+
 follow_or_record() {
   if ! find_program "$@"; then
-    record launch "$name" "$@"
-    PATH=$tools env -0 >"$results/$number.environment"
+    record_launch "$@"
     unknown
     return
   fi
-  record wrap "$name" "${@:1:at-1}"
+  local options=("${@:1:at-1}")
+  case $name in
+  srun) take_variables "${options[@]}" ;;
+  docker | podman) clean "${options[@]}" ;;
+  esac
+  record wrap "$name" "${options[@]}"
   export SHARDC_PARENT=$number
   case $name in
   srun) export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 ;;
@@ -205,7 +271,11 @@ follow_or_record() {
 case $name in
 sh | bash | zsh) exec "$folder/bin/bash" "$@" ;;
 sleep) ;;
-sbatch | qsub | bsub) sbatch "$@" ;;
+sbatch | qsub | bsub | pjsub) sbatch "$@" ;;
+env)
+  case $1 in - | -i | --ignore-environment) clean && shift ;; esac
+  exec /usr/bin/env "$@" ;;
+ssh | rsh | pdsh | clush) remote "$@" ;;
 flux) if [ "$1" = batch ]; then sbatch "${@:2}"; else follow_or_record "$@"; fi ;;
 nvidia-smi) nvidia_smi "$@" ;;
 scontrol) scontrol "$@" ;;
@@ -214,13 +284,10 @@ python | python3)
   if [ "$1" = -c ] || [ "$1" = - ] || [ $# = 0 ]; then # it computes something
     program=$(PATH=$tools type -P python3) && "$program" "$@" || unknown
   else
-    record launch "$name" "$@"
-    PATH=$tools env -0 >"$results/$number.environment"
+    record_launch "$@"
     unknown
   fi ;;
-torchrun | deepspeed | accelerate)
-  record launch "$name" "$@"
-  PATH=$tools env -0 >"$results/$number.environment" ;;
+torchrun | deepspeed | accelerate) record_launch "$@" ;;
 *.sh | *.bash) # a file that is not there
   record sourced "$0"
   follow_or_record "$@" ;;

@@ -8,7 +8,7 @@ PATH=$tools
 export HOME=$folder/home
 mkdir -p "$folder/bin" "$HOME"
 # Programs that only compute are real; everything else is a stand-in.
-for name in awk basename base64 bash bc cat chmod cksum cmp column comm cp cut date diff dirname du egrep env envsubst \
+for name in awk basename base64 bash bc cat chmod cksum cmp column comm cp cut date diff dirname du egrep envsubst \
   expand expr factor false fgrep find flock fmt fold gawk getopt grep head id install join jq ln ls mawk md5sum mkdir \
   mkfifo mktemp mv nice nl nohup nproc numfmt od paste pathchk printenv printf pwd readlink realpath rev rm rmdir sed \
   seq setsid sha1sum sha256sum shuf sort split stat stdbuf sum sync tac tail tee test timeout touch tr true truncate \
@@ -17,7 +17,7 @@ for name in awk basename base64 bash bc cat chmod cksum cmp column comm cp cut d
 done
 ln -sf "$folder/stand_in.sh" "$folder/bin/sh"
 names="torchrun python python3 srun sbatch qsub bsub flux salloc scontrol sinfo squeue sacct mpirun mpiexec deepspeed accelerate ray \
-  docker podman apptainer singularity enroot nvidia-smi hostname getent ip sleep git nsys ncu numactl uv conda pip ssh"
+  docker podman apptainer singularity enroot nvidia-smi hostname getent ip sleep git nsys ncu numactl uv conda pip ssh rsh pdsh clush pjsub env"
 for name in $names; do
   ln -sf "$folder/stand_in.sh" "$folder/bin/$name"
 done
@@ -43,11 +43,18 @@ grep -oE '[A-Za-z0-9_./-]*train[A-Za-z0-9_]*\.py' "$1" | while read -r path; do
   [ -e "$path" ] || : >"$path"
 done
 export PATH=$folder/bin BASH_ENV=$folder/prelude.sh
-kind=$(PATH=$tools sed '/^[ \t]*[^# \t]/q' "$1" | PATH=$tools grep -oE -m 1 '^#(SBATCH|PBS|BSUB|[$] | *[Ff][Ll][Uu][Xx]:)')
-case $kind in
-"#SBATCH") [ -n "$SLURM_JOB_ID" ] || exec "$folder/bin/sbatch" "$@" ;;
-"#PBS" | "#$ ") exec "$folder/bin/qsub" "$@" ;;
-"#BSUB") exec "$folder/bin/bsub" "$@" ;;
-*:) exec "$folder/bin/flux" batch "$@" ;;
-esac
+is_in() { PATH=$tools grep -qE -- "$1" "$script"; }
+script=$1
+kind=$(PATH=$tools sed '/^[ \t]*[^# \t]/q' "$1" | PATH=$tools grep -oE -m 1 '^#(SBATCH|PBS|BSUB|PJM|[$] | *[Ff][Ll][Uu][Xx]:)')
+declare -A jobs=(["#SBATCH"]=sbatch ["#PBS"]=qsub ["#$ "]=qsub ["#BSUB"]=bsub ["#PJM"]=pjsub)
+job=${kind:+${jobs[$kind]:-flux}}
+[ -z "$SLURM_JOB_ID" ] || job=${job/sbatch/}
+# A script that asks whether it is a job, and submits itself or has no directives, starts in both ways.
+if is_in '(-[nzv] +"?[$]?\{?|[$]\{)(SLURM|PBS|LSB)_[A-Z_]+(\}?"? +\]|:?[+])' && [ -z "$SLURM_JOB_ID" ] &&
+  { [ -z "$job" ] || is_in '^[^#]*(sbatch|qsub|bsub) '; }; then
+  bash "$@" >/dev/null 2>&1
+  job=${job:-sbatch}
+fi
+[ "$job" != flux ] || set -- batch "$@"
+[ -z "$job" ] || exec "$folder/bin/$job" "$@"
 exec bash "$@"

@@ -108,6 +108,11 @@ def check_tensors():
     grown[SAVED] = (50, 16), peft_numbers.numbers("grown", 50 * 16)
     peft_numbers.write(path, grown)
     refused(folder, f"'{SAVED}' is [50, 16]; by the base's config.json it needs to be [48, 16]")
+    # PEFT loads nothing that it names as of a part which the model lacks. A part of a parameter is not trained whole alone.
+    peft_numbers.write(path, {name.replace(".layers.", ".language_model.layers."): tensor for name, tensor in tensors.items()})
+    refused(folder, "self_attn.q_proj.lora_A.weight', and the model has no part 'language_model': PEFT would load nothing of it")
+    peft_numbers.write(path, tensors | {FIRST.replace("q_proj.lora_A", "k_proj"): ((8, 16), peft_numbers.numbers("k", 8 * 16))})
+    refused(folder, "are a part of what is trained whole: 'modules_to_save' needs q_proj, k_proj and v_proj together")
     # An import reports NaN in a model's weight. A checkpoint with padding of the vocabulary is a base like the folder.
     peft_numbers.write(path, tensors)
     call("shardc", "ckpt", "import", "peft", folder / "adapter", folder / "a", "--config", folder / "base")

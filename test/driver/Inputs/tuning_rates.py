@@ -16,7 +16,7 @@ sys.path.insert(0, str(tables))
 sys.dont_write_bytecode = True
 import bridge_standin  # noqa: E402
 
-TABLE = json.loads((tables / "bridge_recipes.json").read_text())
+TABLE = json.loads((recipes / "bridge/recipes.json").read_text())
 PATHS = {"optimizer.lr": "optimizer.lr", "optimizer.min_lr": "optimizer.min_lr", "optimizer.weight_decay": "optimizer.weight_decay",
          "train.global_batch_size": "train.global_batch_size", "dataset.seq_length": "model.seq_length", "peft.dim": "peft.rank",
          "peft.alpha": "peft.alpha"}

@@ -14,7 +14,7 @@ sys.path.insert(0, str(folder))
 sys.dont_write_bytecode = True
 import bridge_standin  # noqa: E402
 
-table = json.loads((folder / "bridge_recipes.json").read_text())
+table = json.loads((folder.parents[1] / "recipes/bridge/recipes.json").read_text())
 own = [name for name in table if name != "commit" and name[0] not in "*_" and "(" not in name]
 names = own + [name.replace("_8gpu_h100_bf16_", "_") for name in own if "_8gpu_h100_bf16_" in name]
 numbers = dict.fromkeys(("_pretrain_", "_sft_", "_peft_"), 0)
