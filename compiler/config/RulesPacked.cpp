@@ -62,13 +62,6 @@ RULE_CODE(PreferenceSmoothing) {
     report({smoothing, loss}, {text(smoothing), text(loss)}).remove(smoothing);
 }
 
-RULE_IF(PreferenceGamma,
-        has(PreferenceLoss) && isWritten(PreferenceSimpoGamma) &&
-            !cfg().is(PreferenceLoss, PreferenceLoss::Simpo),
-        report({PreferenceSimpoGamma, PreferenceLoss},
-               {text(PreferenceSimpoGamma), text(PreferenceLoss)})
-            .remove(PreferenceSimpoGamma));
-
 RULE_CODE(PreferenceRouter) {
   if (!has(PreferenceLoss) || !has(ModelNumMoeExperts))
     return;

@@ -233,9 +233,9 @@ size_t addBlock(plan::Plan &plan, std::string name, const BlockGroups &groups, i
 
 /// LoRA+ as PEFT has it: the ratio also applies to all vectors that are trained beside adapters.
 double rateOf(const Config &config, const model::ParamSpec &spec) {
-  const bool isTold = config.has(Opt::PeftScheme) &&
+  const bool hasRatio = config.has(Opt::PeftScheme) &&
                       (spec.kind == model::ParamKind::AdapterOut || spec.shape.size() == 1);
-  return isTold ? config.getFloat(Opt::PeftLoraplusLrRatio) : 1;
+  return hasRatio ? config.getFloat(Opt::PeftLoraplusLrRatio) : 1;
 }
 
 bool isDecayed(const Config &config, model::ParamKind kind) {

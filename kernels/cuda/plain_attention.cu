@@ -330,19 +330,17 @@ __global__ void __launch_bounds__(kWarps *kWarp)
   int begin = (static_cast<int>(blockIdx.x) * kWarps + warp) * keysOfWarp;
   int end = min(begin + keysOfWarp, p.keys);
   for (int key0 = begin; key0 < end; key0 += kKeysAtOnce) {
-    int ownKey = min(key0 + lane, end - 1);
-    unsigned seen = __ballot_sync(0xffffffffu, key0 + lane < end && sight.sees(query, ownKey));
+    bool seesOwn = key0 + lane < end && sight.sees(query, key0 + lane);
+    unsigned seen = __ballot_sync(0xffffffffu, seesOwn);
     float scores[kKeysAtOnce] = {}, values[kKeysAtOnce][kColumns], newTop = top;
     // Channels past the last one are read as the last one, to load all without a branch.
 #pragma unroll
-    for (int j = 0; j < kKeysAtOnce; ++j)
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        int key = min(key0 + j, end - 1), d = lane + c * kWarp;
-        int64_t ofKey = keys.offset(key, p.channels), ofValue = keys.offset(key, p.values);
-        scores[j] += q[c] * elementOf<M>(p.k, ofKey + min(d, p.channels - 1));
-        values[j][c] = elementOf<M>(p.v, ofValue + min(d, p.values - 1));
-      }
+    for (int at = 0; at < kKeysAtOnce * kColumns; ++at) {
+      int j = at / kColumns, key = min(key0 + j, end - 1), d = lane + at % kColumns * kWarp;
+      int64_t ofKey = keys.offset(key, p.channels), ofValue = keys.offset(key, p.values);
+      scores[j] += q[at % kColumns] * elementOf<M>(p.k, ofKey + min(d, p.channels - 1));
+      values[j][at % kColumns] = elementOf<M>(p.v, ofValue + min(d, p.values - 1));
+    }
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j) {
       float dot = warpSum(scores[j]);

@@ -153,6 +153,22 @@ std::vector<int64_t> namedMicrobatches(const Role &role, const std::vector<Progr
   return counts;
 }
 
+bool shareMicrobatches(const Role &role, uint32_t a, uint32_t b) {
+  return std::ranges::any_of(role.program, [&](const ProgramNode &top) {
+    std::set<int64_t> ofA, ofB;
+    if (top.kind != ProgramNode::Steps)
+      return false;
+    const bool areApart = forEachRun(top.children, [&](const ProgramNode &run, int64_t turn) {
+      if (!run.microbatch || (run.segment != a && run.segment != b))
+        return true;
+      const int64_t number = run.microbatch->at(turn);
+      (run.segment == a ? ofA : ofB).insert(number);
+      return !ofA.contains(number) || !ofB.contains(number);
+    });
+    return areApart && !ofA.empty() && !ofB.empty();
+  });
+}
+
 int countSeries(const std::vector<ProgramNode> &nodes, uint32_t segment) {
   int count = 0;
   bool hasNamed = false;

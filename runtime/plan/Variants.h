@@ -40,6 +40,9 @@ private:
 /// have the same number, since several segments may share the microbatches of one pass.
 std::vector<int64_t> namedMicrobatches(const Role &role, const std::vector<ProgramNode> &nodes);
 
+/// Whether runs of both segments name microbatches of the same step, and no microbatch twice.
+bool shareMicrobatches(const Role &role, uint32_t a, uint32_t b);
+
 /// The number of series of microbatches for which the segment runs. Runs of a step that name their
 /// microbatch form one series.
 int countSeries(const std::vector<ProgramNode> &nodes, uint32_t segment);

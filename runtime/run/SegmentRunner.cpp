@@ -33,12 +33,6 @@ Status SegmentRunner::createFeeds() {
 Status SegmentRunner::createFeedsOf(uint32_t index) {
   const plan::Role &role = executable_.plan().roles[index];
   std::map<uint32_t, uint32_t> takerOf; // by cell: the first segment
-  auto share = [&](uint32_t a, uint32_t b) {
-    return std::ranges::any_of(role.program, [&](const ProgramNode &node) {
-      const std::vector<int64_t> named = plan::namedMicrobatches(role, node.children);
-      return node.kind == ProgramNode::Steps && named[a] > 0 && named[b] > 0;
-    });
-  };
   for (uint32_t s = 0; s < role.segments.size(); ++s)
     for (const plan::Segment::Boundary &in : role.segments[s].ins) {
       uint32_t number = executable_.numberOf(index, s);
@@ -50,7 +44,7 @@ Status SegmentRunner::createFeedsOf(uint32_t index) {
                           "segment {} takes more than one series of microbatches",
                           role.segments[s].name);
       auto [taker, isFirst] = takerOf.try_emplace(in.cell, s);
-      if (!isFirst && !share(taker->second, s))
+      if (!isFirst && !plan::shareMicrobatches(role, taker->second, s))
         return makeStatus(report::PlanCannotRun,
                           "segment {} takes @{}, which another segment takes too",
                           role.segments[s].name, role.cells[in.cell].name);

@@ -75,9 +75,9 @@ private:
   exec::Executable &executable_;
   BatchSource &source_;
   HostTimer &timer_;
-  std::vector<int64_t> visits_;                 ///< by segment number
+  std::vector<int64_t> visits_;                   ///< by segment number
   std::vector<std::shared_ptr<FeedRing>> feedOf_; ///< by segment number
-  std::array<int64_t, 2> visitsBefore_{};       ///< by FeedKind
+  std::array<int64_t, 2> visitsBefore_{};         ///< by FeedKind
 };
 
 } // namespace shardc::run

@@ -161,12 +161,9 @@ private:
 
   bool share(const Segment &a, const Segment &b) const {
     auto indexOf = [&](const Segment &segment) {
-      return static_cast<size_t>(&segment - role_.segments.data());
+      return static_cast<uint32_t>(&segment - role_.segments.data());
     };
-    return std::ranges::any_of(role_.program, [&](const ProgramNode &node) {
-      const std::vector<int64_t> named = namedMicrobatches(role_, node.children);
-      return node.kind == ProgramNode::Steps && named[indexOf(a)] > 0 && named[indexOf(b)] > 0;
-    });
+    return shareMicrobatches(role_, indexOf(a), indexOf(b));
   }
 
   bool isRun(uint32_t segment) const {

@@ -63,7 +63,8 @@ double lossOf(const Attrs &attrs, const Sums &c, const Sums &r) {
         chosen - rejected - std::log1p(-std::exp(chosen)) + std::log1p(-std::exp(rejected));
     return c.all / c.places - beta * logSigmoid(odds);
   }
-  double chosen = -c.loss - c.reference, rejected = -r.loss - r.reference;
+  const double share = kind == kSimpo ? 0 : 1; // of the reference
+  double chosen = -c.loss - share * c.reference, rejected = -r.loss - share * r.reference;
   if (kind == kIpo || kind == kSigmoidNorm || kind == kSimpo)
     chosen /= c.tokens, rejected /= r.tokens;
   double delta = chosen - rejected;

@@ -81,7 +81,7 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 2  train_iters = 10 }
        dataset synthetic {}
-       preference robust {}
+       preference simpo {}
        optimizer { lr = 1e-3 })",
     // PyTorch FSDP2, lengths in samples.
     R"(model llama { num_layers = 4  hidden_size = 32  num_attention_heads = 4  seq_length = 8
