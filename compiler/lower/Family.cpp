@@ -15,6 +15,7 @@
 #include "compiler/model/MtpBlock.h"
 #include "compiler/model/ShortConv.h"
 #include "runtime/base/DType.h"
+#include "runtime/base/Preference.h"
 
 namespace shardc::lower {
 namespace {
@@ -114,15 +115,14 @@ private:
   model::PairSettings pairs() const {
     if (!config_.has(Opt::PreferenceLoss))
       return {};
-    const auto loss = config_.getEnum<config::PreferenceLoss>(Opt::PreferenceLoss);
-    const bool isOrpo = loss == config::PreferenceLoss::Orpo,
-               isSimpo = loss == config::PreferenceLoss::Simpo;
-    return {static_cast<int64_t>(loss),
+    const auto kind =
+        static_cast<PairLossKind>(config_.getEnum<config::PreferenceLoss>(Opt::PreferenceLoss));
+    return {kind,
             config_.getFloat(Opt::PreferenceBeta),
-            isSimpo ? config_.getFloat(Opt::PreferenceSimpoGamma) : 0,
+            kind == kSimpo ? config_.getFloat(Opt::PreferenceSimpoGamma) : 0,
             config_.getFloat(Opt::PreferenceLabelSmoothing),
-            isOrpo,
-            !isOrpo && !isSimpo};
+            kind == kOrpo,
+            hasReference(kind)};
   }
 
   /// The reported loss is the mean over microbatches, and over ranks with other samples. Ranks of a

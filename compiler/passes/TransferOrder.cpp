@@ -84,7 +84,7 @@ private:
   bool isFixed(size_t op) const {
     const plan::OpInfo &info = plan::opInfo(at(op));
     return info.traits == plan::OpTraits::None || info.traits == plan::OpTraits::Copy ||
-           (info.collective && isPointToPoint(info.collective->kind));
+           plan::isPointToPoint(at(op));
   }
 
   /// Finds the dependences of each op: the producers of its operands, and the readers of what it

@@ -116,14 +116,14 @@ SHARDC_EACH_SIDE inline PairLoss pairLossOf(const PairSettings &s, const Answer 
   pair.chosen = -slope * shares[0];
   pair.rejected = slope * shares[1];
   // TRL's metrics are of whole answers, except for SimPO.
-  double told[2] = {s.kind == kSimpo ? shares[0] : 1, s.kind == kSimpo ? shares[1] : 1};
-  double rewards[2] = {s.beta * scores[0] * told[0], s.beta * scores[1] * told[1]};
+  double reported[2] = {s.kind == kSimpo ? shares[0] : 1, s.kind == kSimpo ? shares[1] : 1};
+  double rewards[2] = {s.beta * scores[0] * reported[0], s.beta * scores[1] * reported[1]};
   double metrics[kPairMetrics] = {1,
                                   rewards[0],
                                   rewards[1],
                                   rewards[0] > rewards[1] ? 1.0 : 0.0,
-                                  -chosen.loss * told[0],
-                                  -rejected.loss * told[1],
+                                  -chosen.loss * reported[0],
+                                  -rejected.loss * reported[1],
                                   0,
                                   0};
   for (int i = 0; i < kPairMetrics; ++i)

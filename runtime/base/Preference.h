@@ -8,6 +8,9 @@ namespace shardc {
 /// Values of attribute `preference`.
 enum PairLossKind : int64_t { kSigmoid, kSigmoidNorm, kIpo, kRobust, kOrpo, kSimpo, kHinge };
 
+/// Whether the loss compares answers with those of a reference model.
+constexpr bool hasReference(PairLossKind kind) { return kind != kOrpo && kind != kSimpo; }
+
 /// Columns of the op's metrics; each is a sum over pairs.
 enum PairMetric : int {
   kPairs,

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/Preference.h"
 #include "runtime/base/Reports.h"
 #include "runtime/data/BatchFeeder.h"
 #include "runtime/data/DataSets.h"
@@ -23,9 +24,8 @@ namespace {
 
 /// Whether the job's loss compares answers with a reference model's.
 bool hasReference(const plan::Plan &plan) {
-  using enum plan::Job::PreferenceLoss;
   const auto &loss = plan.job.preference.loss;
-  return loss && *loss != Orpo && *loss != Simpo;
+  return loss && shardc::hasReference(static_cast<PairLossKind>(*loss));
 }
 
 using data::Split;

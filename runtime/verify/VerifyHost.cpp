@@ -153,8 +153,9 @@ private:
     if (loads > 1)
       where.addValue(finding::TakesTwoSeries, where.opOf(in.value), in.value);
     for (const Segment &other : role_.segments)
-      if (&other < &where.segment && !share(other, where.segment) &&
-          std::ranges::count(other.ins, in.cell, &Segment::Boundary::cell) > 0)
+      if (&other < &where.segment &&
+          std::ranges::count(other.ins, in.cell, &Segment::Boundary::cell) > 0 &&
+          !share(other, where.segment))
         where.addValue(finding::FeedOfTwo, where.opOf(in.value), in.value,
                        role_.cells[in.cell].name);
   }

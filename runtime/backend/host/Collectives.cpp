@@ -63,11 +63,13 @@ void gatherPart(Members members, int part) {
 
 double squaresOf(const Collective &mine) {
   double sum = 0;
-  float value;
+  float buffer[kBlock];
   for (const ElementRange &range : mine.valid)
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      double each = *kernels::host::readF32(resultOf(mine), i, 1, &value);
-      sum += each * each;
+    for (int64_t at = range.begin; at < range.end; at += kBlock) {
+      const int64_t n = std::min(kBlock, range.end - at);
+      const float *values = kernels::host::readF32(resultOf(mine), at, n, buffer);
+      for (int64_t i = 0; i < n; ++i)
+        sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
     }
   return sum;
 }
