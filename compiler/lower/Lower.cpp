@@ -234,7 +234,7 @@ size_t addBlock(plan::Plan &plan, std::string name, const BlockGroups &groups, i
 /// LoRA+ as PEFT has it: the ratio also applies to all vectors that are trained beside adapters.
 double rateOf(const Config &config, const model::ParamSpec &spec) {
   const bool hasRatio = config.has(Opt::PeftScheme) &&
-                      (spec.kind == model::ParamKind::AdapterOut || spec.shape.size() == 1);
+                        (spec.kind == model::ParamKind::AdapterOut || spec.shape.size() == 1);
   return hasRatio ? config.getFloat(Opt::PeftLoraplusLrRatio) : 1;
 }
 
@@ -385,10 +385,12 @@ plan::ValueId chainState(plan::Segment &segment, Op op, plan::ValueId state,
 /// Translates one configuration to a plan.
 class Lowering {
 public:
-  /// `rows`: the number of tokens of a single forward body; 0: the bodies of the job.
-  Lowering(const Config &config, const SourceManager &sources, int64_t rows)
-      : rows_(rows), config_(config), d_(config.derived()), decoder_(decoderOf(config)),
-        units_(decoder_.units()), locs_(config, sources, plan_), strategy_(d_.strategy) {}
+  /// `rows`: the number of tokens of each of `samples` in a single forward body; 0: the bodies of
+  /// the job.
+  Lowering(const Config &config, const SourceManager &sources, int64_t rows, int64_t samples)
+      : rows_(rows), samples_(samples), config_(config), d_(config.derived()),
+        decoder_(decoderOf(config)), units_(decoder_.units()), locs_(config, sources, plan_),
+        strategy_(d_.strategy) {}
 
   /// The order matters: parameters need the groups, cells need the parameters, bodies need the
   /// cells, and the program needs the bodies. A plan that only continues texts has a forward body
@@ -573,7 +575,7 @@ private:
       addCell(*role_, "preference_sums", PreferenceSums, Type::of(DType::F32, {1, kPairMetrics}),
               plan::Arena::State, plan::Purpose::Step);
     if (rows_ > 0)
-      evalFeed_ = addFeed("eval_feed", EvalFeed, 1, 1);
+      evalFeed_ = addFeed("eval_feed", EvalFeed, 1, samples_);
     if (rows_ > 0 || !evaluates())
       return;
     int64_t ahead = d_.evalMicrobatches;
@@ -619,7 +621,7 @@ private:
 
   model::BodySettings bodySettings(bool training) const {
     DType residual = config_.isOn(Opt::ModelFp32ResidualConnection) ? DType::F32 : d_.compute;
-    return {rows_ > 0  ? 1
+    return {rows_ > 0  ? samples_
             : training ? d_.microBatch
                        : d_.evalMicroBatch,
             rows_ > 0 ? rows_ : d_.seqLength,
@@ -750,7 +752,7 @@ private:
     role_->program.push_back(std::move(steps));
   }
 
-  int64_t rows_;
+  int64_t rows_, samples_;
   const Config &config_;
   const config::Derived &d_;
   model::Decoder decoder_;
@@ -770,11 +772,12 @@ private:
 } // namespace
 
 plan::Plan lower(const Config &config, const SourceManager &sources) {
-  return Lowering(config, sources, 0).run();
+  return Lowering(config, sources, 0, 0).run();
 }
 
-plan::Plan lowerForward(const Config &config, const SourceManager &sources, int64_t rows) {
-  return Lowering(config, sources, rows).run();
+plan::Plan lowerForward(const Config &config, const SourceManager &sources, int64_t rows,
+                        int64_t samples) {
+  return Lowering(config, sources, rows, samples).run();
 }
 
 } // namespace shardc::lower

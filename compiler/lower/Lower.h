@@ -24,8 +24,9 @@ std::vector<Missing> findMissing(const config::Config &config);
 /// Translates a configuration for which findMissing is empty.
 plan::Plan lower(const config::Config &config, const SourceManager &sources);
 
-/// A plan with only a forward body, for generation: `rows` consecutive tokens of one sample. The
+/// A plan with only a forward body, for generation: `rows` consecutive tokens of each sample. The
 /// configuration must have a single rank.
-plan::Plan lowerForward(const config::Config &config, const SourceManager &sources, int64_t rows);
+plan::Plan lowerForward(const config::Config &config, const SourceManager &sources, int64_t rows,
+                        int64_t samples = 1);
 
 } // namespace shardc::lower

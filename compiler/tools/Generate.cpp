@@ -36,7 +36,7 @@ struct GenerateCommand {
   std::string model, prompt, file, base, tokenizer, chatTemplate, date, python = "python3";
   std::string temperature, topK, topP, minP, repetitionPenalty; ///< empty: not asked
   std::vector<std::string> stops;
-  int64_t tokens = 64, seed = 1234, samples = 1;
+  int64_t tokens = 64, seed = 1234, samples = 1, together = 1;
   bool isChat = false, timings = false;
   bool scores = false; ///< shardc score
 };
@@ -277,6 +277,9 @@ Result<Request> requestOf(const GenerateCommand &command, const json &sampling,
     longest = std::max(longest, row["tokens"].size());
   }
   std::vector<plan::Plan> plans = forwardPlans(config, sources, static_cast<int64_t>(longest));
+  const int64_t together = std::min(command.together, std::ssize(rows) * command.samples);
+  if (together > 1)
+    plans.push_back(forwardPlan(config, sources, 1, together));
   ASSIGN_OR_RETURN(std::vector<std::string> folders, weightFolders(place, command.base, plans[0]));
   Request request;
   for (const plan::Plan &plan : plans)
@@ -290,6 +293,7 @@ Result<Request> requestOf(const GenerateCommand &command, const json &sampling,
                            {"stops", command.stops},
                            {"tokens", command.tokens},
                            {"samples", command.samples},
+                           {"together", together},
                            {"scores", command.scores},
                            {"lines", !command.file.empty() || command.samples > 1},
                            {"seed", command.seed}});
@@ -355,6 +359,11 @@ int runGenerate(const GenerateCommand &command) {
   if (std::vector<lower::Missing> missing = lower::findMissing(**config); !missing.empty())
     return finishCkpt(makeStatus(StatusCode::InvalidInput, "the model needs {}, which shardc lacks",
                                  missing.front().what));
+  if (command.together > 1 && (*config)->has(config::Opt::ModelMoeExpertCapacityFactor))
+    return finishCkpt(makeStatus(StatusCode::InvalidInput,
+                                 "'--batch-size' is {}; needed is 1, since tokens of a batch take "
+                                 "the places of the model's experts from each other",
+                                 command.together));
   Result<json> sampling = samplingOf(command.scores ? "" : place->hfFolder, asked);
   if (!sampling.isOk())
     return finishCkpt(sampling.status());
@@ -403,6 +412,10 @@ void addGenerate(cli::Command &app, int &status, const char *program) {
   command
       .option("--samples", options->samples,
               "texts for each prompt, the second drawn with the next seed, and so on")
+      .positive();
+  command
+      .option("--batch-size", options->together,
+              "texts that are continued together; in 16 bits, a text's scores depend on it")
       .positive();
   command.option("--temperature", options->temperature,
                  "of the softmax that tokens are drawn by; 0: the likeliest one; default: as the "

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "compiler/lower/Lower.h"
+#include "compiler/passes/Passes.h"
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/ImportHf.h"
 #include "runtime/base/Json.h"
@@ -137,12 +138,22 @@ configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session 
                             session.sources().addBuffer("imported.recipe", *recipe), load);
 }
 
+plan::Plan forwardPlan(const config::Config &config, const SourceManager &sources, int64_t rows,
+                       int64_t samples) {
+  using enum passes::PassId;
+  plan::Plan plan = lower::lowerForward(config, sources, rows, samples);
+  passes::Notes notes;
+  for (passes::PassId pass : {FuseBias, FuseQkvRope, FuseResidualNorm})
+    passes::runPass(pass, plan, notes);
+  return plan;
+}
+
 std::vector<plan::Plan> forwardPlans(const config::Config &config, const SourceManager &sources,
                                      int64_t tokens) {
   constexpr int64_t kRowsMax = 512; // the scores of so many tokens are held at once
   std::vector<plan::Plan> plans;
   for (int64_t rows = 1; rows == 1 || rows <= std::min(tokens, kRowsMax); rows *= 2)
-    plans.push_back(lower::lowerForward(config, sources, rows));
+    plans.push_back(forwardPlan(config, sources, rows));
   return plans;
 }
 

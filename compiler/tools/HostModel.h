@@ -28,6 +28,10 @@ Result<ModelPlace> findModel(const std::string &path);
 Result<std::optional<config::Config>>
 configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session &session);
 
+/// The model's forward body of `rows` consecutive tokens of each sample, with fused ops.
+plan::Plan forwardPlan(const config::Config &config, const SourceManager &sources, int64_t rows,
+                       int64_t samples = 1);
+
 /// The model's forward bodies of 1, 2, 4, ... rows, the last for as many as `tokens` or fewer. They
 /// read a text of any length (generate::Generator).
 std::vector<plan::Plan> forwardPlans(const config::Config &config, const SourceManager &sources,

@@ -37,19 +37,14 @@ constexpr double kSlack = 0.93, kSlackOfOthers = 0.8;
 /// Used instead of a rule id if the search was stopped first.
 constexpr const char *kNotTried = "-";
 
-/// Calls `work` with each number below `count`, on several threads.
+/// Calls `work` with each number below `count`, on several threads, until the search is stopped.
 void parallelFor(size_t count, const TuneRequest &request,
                  const std::function<void(size_t)> &work) {
-  std::atomic<size_t> next = 0;
-  auto run = [&] {
-    for (size_t i = next++; i < count && !request.isStopped(); i = next++)
+  static_cast<void>(runOnThreads(request.threads, count, [&](size_t i, size_t) {
+    if (!request.isStopped())
       work(i);
-  };
-  std::vector<std::jthread> others(std::min(request.threads, count) - (count > 0 ? 1 : 0));
-  for (std::jthread &thread : others)
-    if (!startThread(thread, run).isOk())
-      break; // the other threads do the work of one that did not start
-  run();
+    return Status::ok();
+  }));
 }
 
 /// The recipe with these settings. Empty if a rule refuses it; `why` is then the rule's id.

@@ -29,12 +29,16 @@ constexpr int kRows = kTile / kWarps; ///< rows per warp
 constexpr int kFewQueries = 4;
 constexpr int kKeysAtOnce = 8, kPartsMax = 256;
 
-/// Number of keys that a warp reads for few queries, so that each query has at most kPartsMax
-/// blocks.
-int keysOfWarp(int64_t keys) {
-  return static_cast<int>(ceilDiv(ceilDiv(keys, kPartsMax * kWarps), kKeysAtOnce) * kKeysAtOnce);
+/// Number of keys that a warp reads for few queries. `rows`: of all heads. They have as many blocks
+/// as keep a GPU busy, at most kPartsMax each.
+int keysOfWarp(int64_t keys, int64_t rows) {
+  constexpr int64_t kBlocks = 2048;
+  const int64_t parts = std::clamp<int64_t>(kBlocks / rows, 1, kPartsMax);
+  return static_cast<int>(ceilDiv(ceilDiv(keys, parts * kWarps), kKeysAtOnce) * kKeysAtOnce);
 }
-int64_t blocksOfKeys(int64_t keys) { return ceilDiv(keys, kWarps * keysOfWarp(keys)); }
+int64_t blocksOfKeys(int64_t keys, int64_t rows) {
+  return ceilDiv(keys, kWarps * keysOfWarp(keys, rows));
+}
 
 struct Attention {
   Data q, k, v, o, dOut, dq, dk, dv;
@@ -306,78 +310,107 @@ template <Mode M> __device__ __forceinline__ float elementOf(const Data &d, int6
     return element(d, i);
 }
 
+/// Adds what a query reads from some keys to `sums`, and their exponentials to `total`; both are
+/// divided by that of `top`. `scores` are the lanes' parts of products; `seen` has a bit for each.
+template <int kColumns>
+__device__ __forceinline__ void addKeys(const Attention &p, unsigned seen,
+                                        float (&scores)[kKeysAtOnce],
+                                        const float (&values)[kKeysAtOnce][kColumns], float &top,
+                                        float &total, float (&sums)[kColumns]) {
+  float newTop = top;
+#pragma unroll
+  for (int j = 0; j < kKeysAtOnce; ++j) {
+    float dot = warpSum(scores[j]);
+    scores[j] = (seen >> j & 1) == 0 ? -INFINITY
+                : p.cap > 0.0f       ? p.cap * shareOfCap(p, dot)
+                                     : dot * p.scale;
+    newTop = fmaxf(newTop, scores[j]);
+  }
+  if (newTop == -INFINITY)
+    return;
+  float shrink = __expf(top - newTop);
+  top = newTop, total *= shrink;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c)
+    sums[c] *= shrink;
+#pragma unroll
+  for (int j = 0; j < kKeysAtOnce; ++j) {
+    float prob = __expf(scores[j] - newTop);
+    total += prob;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      sums[c] += prob * values[j][c];
+  }
+}
+
 /// Attention of few queries, such as that of the last token of a text: a block computes what one
-/// query of one head reads from a range of keys, by warps with `keysOfWarp` keys each. Lanes have
-/// every 32nd channel. Writes the largest score, the sum of the exponentials, and the unscaled row
-/// of the result to `partial`[sample, query, head, block].
-template <Mode M, int kColumns>
+/// query of kHeads heads, which have the same keys, reads from a range of keys, by warps with
+/// `keysOfWarp` keys each. Lanes have every 32nd channel. Writes the largest score, the sum of the
+/// exponentials, and the unscaled row of the result to `partial`[sample, query, head, block].
+template <Mode M, int kColumns, int kHeads>
 __global__ void __launch_bounds__(kWarps *kWarp)
     attendFew(const Attention p, int keysOfWarp, float *partial) {
   awaitPrevious();
-  __shared__ float tops[kWarps], totals[kWarps], rows[kWarps][kColumns * kWarp];
+  __shared__ float tops[kHeads][kWarps], totals[kHeads][kWarps],
+      rows[kHeads][kWarps][kColumns * kWarp];
   int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  int head = static_cast<int>(blockIdx.y), row = static_cast<int>(blockIdx.z);
+  int head = static_cast<int>(blockIdx.y) * kHeads, row = static_cast<int>(blockIdx.z);
   int sample = row / p.queries, query = row % p.queries;
-  Side queries = {sample, p.queries, p.heads, head};
   Side keys = {sample, p.keys, p.groups, head / (p.heads / p.groups)};
   Sight<true> sight(p, sample);
-  float q[kColumns], sums[kColumns] = {}, top = -INFINITY, total = 0.0f;
+  float q[kHeads][kColumns], sums[kHeads][kColumns] = {}, top[kHeads], total[kHeads] = {};
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    int d = lane + c * kWarp;
-    q[c] = d < p.channels ? element(p.q, queries.offset(query, p.channels) + d) : 0.0f;
+  for (int h = 0; h < kHeads; ++h) {
+    Side queries = {sample, p.queries, p.heads, head + h};
+    top[h] = -INFINITY;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      int d = lane + c * kWarp;
+      q[h][c] = d < p.channels ? element(p.q, queries.offset(query, p.channels) + d) : 0.0f;
+    }
   }
   int begin = (static_cast<int>(blockIdx.x) * kWarps + warp) * keysOfWarp;
   int end = min(begin + keysOfWarp, p.keys);
   for (int key0 = begin; key0 < end; key0 += kKeysAtOnce) {
     bool seesOwn = key0 + lane < end && sight.sees(query, key0 + lane);
     unsigned seen = __ballot_sync(0xffffffffu, seesOwn);
-    float scores[kKeysAtOnce] = {}, values[kKeysAtOnce][kColumns], newTop = top;
+    if (seen == 0)
+      continue;
+    float scores[kHeads][kKeysAtOnce] = {}, values[kKeysAtOnce][kColumns];
     // Channels past the last one are read as the last one, to load all without a branch.
 #pragma unroll
     for (int at = 0; at < kKeysAtOnce * kColumns; ++at) {
       int j = at / kColumns, key = min(key0 + j, end - 1), d = lane + at % kColumns * kWarp;
       int64_t ofKey = keys.offset(key, p.channels), ofValue = keys.offset(key, p.values);
-      scores[j] += q[at % kColumns] * elementOf<M>(p.k, ofKey + min(d, p.channels - 1));
+      float factor = elementOf<M>(p.k, ofKey + min(d, p.channels - 1));
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h)
+        scores[h][j] += q[h][at % kColumns] * factor;
       values[j][at % kColumns] = elementOf<M>(p.v, ofValue + min(d, p.values - 1));
     }
 #pragma unroll
-    for (int j = 0; j < kKeysAtOnce; ++j) {
-      float dot = warpSum(scores[j]);
-      scores[j] = (seen >> j & 1) == 0 ? -INFINITY
-                  : p.cap > 0.0f       ? p.cap * shareOfCap(p, dot)
-                                       : dot * p.scale;
-      newTop = fmaxf(newTop, scores[j]);
-    }
-    if (newTop == -INFINITY)
-      continue;
-    float shrink = __expf(top - newTop);
-    top = newTop, total *= shrink;
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c)
-      sums[c] *= shrink;
-#pragma unroll
-    for (int j = 0; j < kKeysAtOnce; ++j) {
-      float prob = __expf(scores[j] - top);
-      total += prob;
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c)
-        sums[c] += prob * values[j][c];
-    }
+    for (int h = 0; h < kHeads; ++h)
+      addKeys(p, seen, scores[h], values, top[h], total[h], sums[h]);
   }
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c)
-    rows[warp][lane + c * kWarp] = sums[c];
-  if (lane == 0)
-    tops[warp] = top, totals[warp] = total;
+  for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      rows[h][warp][lane + c * kWarp] = sums[h][c];
+    if (lane == 0)
+      tops[h][warp] = top[h], totals[h][warp] = total[h];
+  }
   __syncthreads();
-  float *to = partial + ((static_cast<int64_t>(row) * p.heads + head) * gridDim.x + blockIdx.x) *
-                            (p.values + 2);
-  joinParts(
-      kWarps, [&](int part) { return tops[part]; }, [&](int part) { return totals[part]; },
-      [&](int part, int d) { return rows[part][d]; }, p.values,
-      [&](float all, float sum) { to[0] = all, to[1] = sum; },
-      [&](int d, float value, float) { to[2 + d] = value; });
+  for (int h = 0; h < kHeads; ++h) {
+    float *to =
+        partial + ((static_cast<int64_t>(row) * p.heads + head + h) * gridDim.x + blockIdx.x) *
+                      (p.values + 2);
+    joinParts(
+        kWarps, [&](int part) { return tops[h][part]; }, [&](int part) { return totals[h][part]; },
+        [&](int part, int d) { return rows[h][part][d]; }, p.values,
+        [&](float all, float sum) { to[0] = all, to[1] = sum; },
+        [&](int d, float value, float) { to[2 + d] = value; });
+  }
 }
 
 /// Joins what the blocks of attendFew have computed for each query and head.
@@ -619,9 +652,10 @@ int ordinaryCode() { return ptxVersionOf(attentionForward<2, false>); }
 
 int64_t plainAttentionScratch(const Call &call) {
   const Tensor &q = call.in[0], &k = call.in[1], &v = call.in[2];
+  const int64_t rows = q.shape[0] * q.shape[1] * q.shape[2];
   return q.shape[1] > kFewQueries || call.attrs.p > 0
              ? 0
-             : q.shape[0] * q.shape[1] * q.shape[2] * blocksOfKeys(k.shape[1]) * (v.shape[3] + 2);
+             : rows * blocksOfKeys(k.shape[1], rows) * (v.shape[3] + 2);
 }
 
 void launchPlainAttention(const Call &call, bool isPart, float *scratch) {
@@ -629,13 +663,25 @@ void launchPlainAttention(const Call &call, bool isPart, float *scratch) {
   p.o = dataOf(call.out[0]);
   p.lse = static_cast<float *>(call.out[1].data);
   if (scratch) {
-    auto blocks = static_cast<unsigned>(blocksOfKeys(p.keys));
     auto rows = static_cast<unsigned>(call.in[0].shape[0] * p.queries);
     auto heads = static_cast<unsigned>(p.heads);
+    auto blocks = static_cast<unsigned>(blocksOfKeys(p.keys, int64_t{rows} * heads));
+    const int keys = keysOfWarp(p.keys, int64_t{rows} * heads);
+    // Blocks of heads with the same keys read these once, where there are blocks for all
+    // processors.
+    constexpr int kTogether = 4, kBlocksMin = 256;
+    const bool isTogether = p.heads / p.groups % kTogether == 0 &&
+                            int64_t{blocks} * heads / kTogether * rows >= kBlocksMin;
     auto attendAs = [&]<Mode M>() {
       forColumns(p, true, [&]<int kColumns, bool kParts>() {
-        launchKernel(attendFew<M, kColumns>, dim3(blocks, heads, rows), kWarps * kWarp, 0,
-                     queueOf(call), p, keysOfWarp(p.keys), scratch);
+        auto launch = [&]<int kHeads>() {
+          launchKernel(attendFew<M, kColumns, kHeads>, dim3(blocks, heads / kHeads, rows),
+                       kWarps * kWarp, 0, queueOf(call), p, keys, scratch);
+        };
+        if (kColumns <= 4 && isTogether)
+          launch.template operator()<kColumns <= 4 ? kTogether : 1>();
+        else
+          launch.template operator()<1>();
       });
     };
     const Mode mode = modeOf({&call.in[0], &call.in[1], &call.in[2]}, 0);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +12,7 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
+#include "runtime/base/Thread.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/plan/OpInfo.h"
 
@@ -33,10 +34,18 @@ struct Generator::Body {
   size_t loss = 0;            ///< the op that computes the loss from the scores
   std::vector<bool> isNeeded; ///< by op
   std::vector<size_t> last;   ///< by value: the last op that needs it
+  /// The keys or values of an attention op, numbered among those that are needed.
+  struct KeptValue {
+    ValueId value;
+    size_t attention;
+    Rows Kept::*rows;
+  };
+  std::vector<KeptValue> kept;
+  std::vector<std::pair<ValueId, const Value *>> weights;
 
   static Result<Body> of(const plan::Plan &plan) {
     const plan::Role &role = plan.roles.front();
-    Body body{role.segments.front(), role, 0, {}, {}};
+    Body body{.segment = role.segments.front(), .role = role};
     const std::vector<Op> &ops = body.segment.ops;
     while (body.loss < ops.size() && ops[body.loss].kind != OpKind::CrossEntropy)
       ++body.loss;
@@ -58,12 +67,33 @@ struct Generator::Body {
         body.last[operand] = std::max(body.last[operand], i);
       }
     }
+    constexpr OpKind kOp = OpKind::Attention;
+    for (size_t i = 0, attention = 0; i < body.loss; ++i)
+      if (ops[i].kind == kOp && body.isNeeded[i]) {
+        body.kept.push_back({plan::operandNamed<kOp>(ops[i], "k"), attention, &Kept::keys});
+        body.kept.push_back({plan::operandNamed<kOp>(ops[i], "v"), attention++, &Kept::values});
+      }
     return body;
   }
 
   bool isUsed(ValueId value) const { return last[value] > 0; }
   const Type &typeOf(ValueId value) const { return segment.values[value].type; }
 };
+
+Generator::~Generator() = default;
+
+/// The body of a plan, with the weights that were loaded.
+Result<const Generator::Body *> Generator::bodyOf(const plan::Plan &plan) {
+  std::unique_ptr<Body> &body = bodies_[&plan];
+  if (!body) {
+    ASSIGN_OR_RETURN(Body made, Body::of(plan));
+    for (const plan::Segment::Boundary &in : made.segment.ins)
+      if (auto found = weights_.find(made.role.cells[in.cell].name); found != weights_.end())
+        made.weights.emplace_back(in.value, &found->second);
+    body = std::make_unique<Body>(std::move(made));
+  }
+  return body.get();
+}
 
 kernels::Tensor Generator::Value::tensor() const {
   Tensor tensor = exec::tensorOf(type);
@@ -138,31 +168,84 @@ Status Generator::load(const plan::Plan &plan, const ReadTensor &read, int threa
 }
 
 Status Generator::followAll(
-    std::span<const plan::Plan> plans, std::span<const int32_t> tokens,
+    std::span<const plan::Plan> plans, std::span<const int32_t> tokens, size_t text,
     const std::function<Status(const Op &loss, const Values &values, size_t end)> &visit) {
+  running_ = {text};
   for (size_t at = 0; at < tokens.size();) {
     const size_t chosen = std::min<size_t>(plans.size(), std::bit_width(tokens.size() - at)) - 1;
-    ASSIGN_OR_RETURN(Body body, Body::of(plans[chosen]));
+    ASSIGN_OR_RETURN(const Body *body, bodyOf(plans[chosen]));
     const size_t rows = size_t{1} << chosen;
-    ASSIGN_OR_RETURN(Values values, follow(body, tokens.subspan(at, rows)));
-    RETURN_IF_ERROR(visit(body.segment.ops[body.loss], values, at += rows));
+    ASSIGN_OR_RETURN(Values values, follow(*body, tokens.subspan(at, rows)));
+    RETURN_IF_ERROR(visit(body->segment.ops[body->loss], values, at += rows));
     if (at < tokens.size())
-      RETURN_IF_ERROR(work_->wait()); // for these tokens in loadBatch()'s memory
+      RETURN_IF_ERROR(work_->wait()); // for these rows in prepareRows()'s memory
   }
   return Status::ok();
 }
 
+namespace {
+
+/// The scores in a row of fetched ones, without those of vocabulary padding.
+Result<std::vector<float>> scoresIn(const Op &loss, const Tensor &fetched, int64_t row) {
+  const int64_t columns = fetched.cols(), real = loss.getInt(Key::valid_cols);
+  std::vector<float> scores(static_cast<size_t>(columns));
+  if (const float *first = kernels::host::readF32(fetched, row * columns, columns, scores.data());
+      first != scores.data())
+    std::copy_n(first, columns, scores.data());
+  scores.resize(static_cast<size_t>(real > 0 ? std::min(real, columns) : columns));
+  if (auto cap = static_cast<float>(loss.getFloat(Key::soft_cap)); cap > 0)
+    for (float &score : scores)
+      score = cap * std::tanh(score / cap);
+  constexpr size_t kLanes = 16; // which the compiler computes at once
+  float zeros[kLanes] = {};     // NaN where a score is not finite
+  size_t i = 0;
+  for (; i + kLanes <= scores.size(); i += kLanes)
+    for (size_t lane = 0; lane < kLanes; ++lane)
+      zeros[lane] += scores[i + lane] - scores[i + lane];
+  for (; i < scores.size(); ++i)
+    zeros[0] += scores[i] - scores[i];
+  if (std::ranges::any_of(zeros, [](float zero) { return zero != 0; }))
+    return makeStatus(StatusCode::InvalidInput, "the scores of a token are not finite");
+  return scores;
+}
+
+} // namespace
+
 Result<std::vector<float>> Generator::scores(std::span<const plan::Plan> plans,
-                                             std::span<const int32_t> tokens) {
+                                             std::span<const int32_t> tokens, size_t text) {
   std::vector<float> last;
-  RETURN_IF_ERROR(
-      followAll(plans, tokens, [&](const Op &loss, const Values &values, size_t end) -> Status {
-        if (end == tokens.size()) {
-          ASSIGN_OR_RETURN(last, scoresOf(loss, values, -1));
-        }
-        return Status::ok();
-      }));
+  RETURN_IF_ERROR(followAll(plans, tokens, text,
+                            [&](const Op &loss, const Values &values, size_t end) -> Status {
+                              if (end == tokens.size()) {
+                                ASSIGN_OR_RETURN(Tensor fetched, fetchScores(loss, values, -1, 1));
+                                ASSIGN_OR_RETURN(last, scoresIn(loss, fetched, 0));
+                              }
+                              return Status::ok();
+                            }));
   return last;
+}
+
+Status Generator::scoresOfAll(const plan::Plan &plan, std::span<const int32_t> tokens,
+                              const TakeScores &take) {
+  ASSIGN_OR_RETURN(const Body *body, bodyOf(plan));
+  running_.resize(lengths_.size());
+  std::iota(running_.begin(), running_.end(), 0);
+  const std::vector<int64_t> before = lengths_;
+  ASSIGN_OR_RETURN(Values values, follow(*body, tokens));
+  for (size_t text = 0; text < tokens.size(); ++text)
+    if (tokens[text] < 0)
+      lengths_[text] = before[text];
+  const Op &loss = body->segment.ops[body->loss];
+  ASSIGN_OR_RETURN(Tensor fetched, fetchScores(loss, values, 0, std::ssize(tokens)));
+  const size_t threads = std::thread::hardware_concurrency();
+  return runOnThreads(threads, tokens.size(), [&](size_t text, size_t) -> Status {
+    if (tokens[text] < 0)
+      return Status::ok();
+    ASSIGN_OR_RETURN(std::vector<float> scores,
+                     scoresIn(loss, fetched, static_cast<int64_t>(text)));
+    take(text, std::move(scores));
+    return Status::ok();
+  });
 }
 
 namespace {
@@ -202,12 +285,14 @@ Result<std::vector<Generator::ScoredToken>> Generator::scoreAll(std::span<const 
   RETURN_IF_ERROR(checkTokens(tokens, plans.front()));
   std::span<const int32_t> given = tokens.first(tokens.size() - 1);
   RETURN_IF_ERROR(checkLength(given.size(), plans.front()));
-  beginText();
+  begin();
   std::vector<ScoredToken> found;
   RETURN_IF_ERROR(
-      followAll(plans, given, [&](const Op &loss, const Values &values, size_t end) -> Status {
-        for (auto row = std::ssize(found) - static_cast<int64_t>(end); row < 0; ++row) {
-          ASSIGN_OR_RETURN(std::vector<float> scores, scoresOf(loss, values, row));
+      followAll(plans, given, 0, [&](const Op &loss, const Values &values, size_t end) -> Status {
+        const int64_t rows = static_cast<int64_t>(end) - std::ssize(found);
+        ASSIGN_OR_RETURN(Tensor fetched, fetchScores(loss, values, -rows, rows));
+        for (int64_t row = 0; row < rows; ++row) {
+          ASSIGN_OR_RETURN(std::vector<float> scores, scoresIn(loss, fetched, row));
           found.push_back(scoreOf(scores, tokens[found.size() + 1]));
         }
         return Status::ok();
@@ -215,74 +300,117 @@ Result<std::vector<Generator::ScoredToken>> Generator::scoreAll(std::span<const 
   return found;
 }
 
-void Generator::beginText() {
+void Generator::begin(size_t texts) {
   kept_.clear();
-  position_ = 0;
+  convolved_.clear();
+  lengths_.assign(texts, 0);
+  places_ = 0;
 }
 
 Result<Generator::Values> Generator::follow(const Body &body, std::span<const int32_t> tokens) {
-  RETURN_IF_ERROR(preparePositions(std::ssize(tokens)));
+  RETURN_IF_ERROR(prepareRows(tokens));
   Values values(body.segment.values.size());
-  for (const plan::Segment::Boundary &in : body.segment.ins)
-    if (auto found = weights_.find(body.role.cells[in.cell].name); found != weights_.end())
-      values[in.value] = found->second;
-  size_t kept = 0;
-  auto next = [&]() -> Kept & {
-    kept_.resize(std::max(kept_.size(), kept + 1));
-    return kept_[kept++];
+  for (const auto &[value, weight] : body.weights)
+    values[value] = *weight;
+  RETURN_IF_ERROR(placeKept(body, values));
+  size_t attentions = 0, convolutions = 0;
+  auto next = [](auto &all, size_t &count) -> auto & {
+    all.resize(std::max(all.size(), count + 1));
+    return all[count++];
   };
   for (size_t i = 0; i < body.loss; ++i) {
     const Op &op = body.segment.ops[i];
     if (!body.isNeeded[i])
       continue;
     if (op.kind != OpKind::View)
-      for (ValueId result : op.results) {
-        ASSIGN_OR_RETURN(values[result], make(body.typeOf(result)));
-      }
-    RETURN_IF_ERROR(op.kind == OpKind::BatchLoad   ? loadBatch(body, op, tokens, values)
-                    : op.kind == OpKind::Attention ? attend(body, op, values, next())
-                    : op.kind == OpKind::ShortConv ? convolve(op, values, next())
-                                                   : run(body, op, values));
+      for (ValueId result : op.results)
+        if (!values[result].data) {
+          ASSIGN_OR_RETURN(values[result], make(body.typeOf(result)));
+        }
+    RETURN_IF_ERROR(
+        op.kind == OpKind::BatchLoad   ? loadBatch(body, op, values)
+        : op.kind == OpKind::Attention ? attend(body, op, values, next(kept_, attentions))
+        : op.kind == OpKind::ShortConv ? convolve(op, values, next(convolved_, convolutions))
+                                       : run(body, op, values));
     for (ValueId operand : op.operands)
       if (body.last[operand] == i)
         values[operand].data.reset();
   }
-  position_ += std::ssize(tokens);
+  for (size_t text : running_)
+    lengths_[text] += std::ssize(tokens) / std::ssize(running_);
   return values;
 }
 
-/// Makes the positions of the next `rows` rows, and extends the cells that have one number for each
-/// position.
-Status Generator::preparePositions(int64_t rows) {
-  constexpr int64_t kBytes = sizeof(int32_t), kPlacesMin = 256;
-  if (int64_t needed = position_ + rows; needed > places_) {
-    places_ = std::max({kPlacesMin, 2 * places_, needed});
-    std::vector<int32_t> counting(static_cast<size_t>(places_));
-    std::iota(counting.begin(), counting.end(), 0);
-    ASSIGN_OR_RETURN(counting_, work_->take(places_ * kBytes));
-    ASSIGN_OR_RETURN(zeros_, work_->take(places_ * kBytes));
-    RETURN_IF_ERROR(work_->copy(counting_.get(), counting.data(), places_ * kBytes));
-    RETURN_IF_ERROR(work_->fill(zeros_.get(), 0, places_ * kBytes));
-    RETURN_IF_ERROR(work_->wait()); // for `counting`
+Status Generator::prepareRows(std::span<const int32_t> tokens) {
+  const int64_t count = std::ssize(tokens), rows = count / std::ssize(running_);
+  constexpr int64_t kWords = 64; // so that each part is aligned
+  const int64_t each = (count + kWords - 1) / kWords * kWords;
+  const int64_t bytes = each * static_cast<int64_t>(sizeof(int32_t));
+  int64_t longest = 0;
+  for (size_t text : running_)
+    longest = std::max(longest, lengths_[text]);
+  RETURN_IF_ERROR(addPlaces(longest + rows));
+  // Earlier rows were waited for, so nothing reads these bytes any more.
+  ASSIGN_OR_RETURN(uint8_t * host, work_->hostBytes(3 * bytes));
+  auto *words = reinterpret_cast<int32_t *>(host);
+  for (int64_t i = 0; i < count; ++i) {
+    const size_t text = running_[static_cast<size_t>(i / rows)];
+    const int64_t position = lengths_[text] + i % rows;
+    words[i] = std::max(tokens[static_cast<size_t>(i)], 0);
+    words[each + i] = static_cast<int32_t>(position);
+    words[2 * each + i] = static_cast<int32_t>(static_cast<int64_t>(text) * places_ + position);
   }
-  ASSIGN_OR_RETURN(positions_, work_->take(rows * kBytes)); // aligned, unlike those in counting_
-  return work_->copy(positions_.get(), counting_.get() + position_ * kBytes, rows * kBytes);
+  ASSIGN_OR_RETURN(Block all, work_->take(3 * bytes));
+  tokens_ = all, positions_ = Block(all, all.get() + bytes),
+  slots_ = Block(all, all.get() + 2 * bytes);
+  return work_->copy(all.get(), host, 3 * bytes);
 }
 
-Status Generator::loadBatch(const Body &body, const Op &op, std::span<const int32_t> tokens,
-                            Values &values) {
+/// Lets each text have `needed` positions. Also extends the cells that have one number for each.
+Status Generator::addPlaces(int64_t needed) {
+  constexpr int64_t kBytes = sizeof(int32_t), kPlacesMin = 256;
+  if (needed <= places_)
+    return Status::ok();
+  const int64_t before = std::exchange(places_, std::max(kPlacesMin, needed + needed / 4));
+  const int64_t all = places_ * std::ssize(lengths_);
+  std::vector<int32_t> counting(static_cast<size_t>(all));
+  for (int64_t i = 0; i < all; ++i)
+    counting[static_cast<size_t>(i)] = static_cast<int32_t>(i % places_);
+  ASSIGN_OR_RETURN(counting_, work_->take(all * kBytes));
+  ASSIGN_OR_RETURN(zeros_, work_->take(all * kBytes));
+  RETURN_IF_ERROR(work_->copy(counting_.get(), counting.data(), all * kBytes));
+  RETURN_IF_ERROR(work_->fill(zeros_.get(), 0, all * kBytes));
+  for (Kept &kept : kept_)
+    for (Rows *rows : {&kept.keys, &kept.values}) {
+      ASSIGN_OR_RETURN(Block longer, makeRows(*rows, places_));
+      for (int64_t text = 0; text < std::ssize(lengths_); ++text)
+        RETURN_IF_ERROR(work_->copy(longer.get() + text * places_ * rows->each,
+                                    rows->data.get() + text * before * rows->each,
+                                    before * rows->each));
+      rows->data = std::move(longer);
+    }
+  return work_->wait(); // for `counting`
+}
+
+Result<Block> Generator::makeRows(const Rows &rows, int64_t count) {
+  const int64_t bytes = std::ssize(lengths_) * count * rows.each;
+  ASSIGN_OR_RETURN(Block made, work_->take(bytes));
+  RETURN_IF_ERROR(work_->fill(made.get(), 0, bytes));
+  return made;
+}
+
+Status Generator::loadBatch(const Body &body, const Op &op, Values &values) {
   constexpr OpKind kOp = OpKind::BatchLoad;
-  const ValueId tokensId = op.results[plan::resultIndex<kOp>("tokens")],
-                positionsId = op.results[plan::resultIndex<kOp>("positions")];
-  const auto bytes = static_cast<int64_t>(tokens.size_bytes());
-  // Earlier tokens were waited for, so nothing reads these bytes any more.
-  ASSIGN_OR_RETURN(uint8_t * host, work_->hostBytes(bytes));
-  std::memcpy(host, tokens.data(), tokens.size_bytes());
+  const ValueId tokens = op.results[plan::resultIndex<kOp>("tokens")],
+                positions = op.results[plan::resultIndex<kOp>("positions")];
   for (ValueId result : op.results)
-    if (result != tokensId && result != positionsId)
+    if (result == tokens)
+      values[result].data = tokens_;
+    else if (result == positions)
+      values[result].data = positions_;
+    else if (body.isUsed(result))
       RETURN_IF_ERROR(work_->fill(values[result].data.get(), 0, body.typeOf(result).bytes()));
-  RETURN_IF_ERROR(work_->copy(values[tokensId].data.get(), host, bytes));
-  return work_->copy(values[positionsId].data.get(), positions_.get(), bytes);
+  return Status::ok();
 }
 
 namespace {
@@ -296,10 +424,14 @@ bool lacksPositions(const Op &op) {
   return rest.starts_with("positions?");
 }
 
-Tensor wordsOf(int64_t count, const Block &data) {
-  Tensor words = exec::tensorOf(Type::of(DType::I32, {1, count}));
-  words.data = data.get();
-  return words;
+Tensor tensorAt(const Type &type, uint8_t *data) {
+  Tensor tensor = exec::tensorOf(type);
+  tensor.data = data;
+  return tensor;
+}
+
+Tensor wordsOf(int64_t samples, int64_t count, const Block &data) {
+  return tensorAt(Type::of(DType::I32, {samples, count}), data.get());
 }
 
 } // namespace
@@ -318,27 +450,58 @@ Status Generator::run(const Body &body, const Op &op, Values &values) {
   for (ValueId operand : op.operands)
     call.in[call.inCount++] = values[operand].tensor();
   if (lacksPositions(op))
-    call.in[call.inCount++] = wordsOf(body.typeOf(op.operands[0]).shape[1], positions_);
+    call.in[call.inCount++] = wordsOf(body.typeOf(op.operands[0]).shape[0],
+                                      body.typeOf(op.operands[0]).shape[1], positions_);
   for (ValueId result : op.results)
     call.out[call.outCount++] = values[result].tensor();
   return work_->run(plan::opInfo(op).name, call);
 }
 
-/// Appends keys and values of these tokens.
-Status Generator::keep(const Value &value, Rows &rows) {
-  const int64_t added = value.type.bytes(), before = added / value.type.shape[1] * position_;
-  if (before + added > rows.bytes) {
-    rows.bytes = std::max(2 * rows.bytes, before + added);
-    ASSIGN_OR_RETURN(Block longer, work_->take(rows.bytes));
-    if (before > 0)
-      RETURN_IF_ERROR(work_->copy(longer.get(), rows.data.get(), before));
-    rows.data = std::move(longer);
+/// Prepares the rows of keys and values. Those of a single text are computed in their place, if all
+/// places are aligned as kernels need it.
+Status Generator::placeKept(const Body &body, Values &values) {
+  constexpr int64_t kAlignment = 256;
+  kept_.resize(body.kept.size() / 2);
+  for (const auto &[value, attention, which] : body.kept) {
+    const Type &type = body.typeOf(value);
+    Rows &rows = kept_[attention].*which;
+    rows.each = type.bytes() / (type.shape[0] * type.shape[1]);
+    if (!rows.data) {
+      ASSIGN_OR_RETURN(rows.data, makeRows(rows, places_));
+    }
+    if (!isTogether() && rows.each % kAlignment == 0)
+      values[value] = {type, nextOf(rows)};
   }
-  return work_->copy(rows.data.get() + before, value.data.get(), added);
+  return Status::ok();
+}
+
+/// Where the next rows of the text that runs alone are kept.
+Block Generator::nextOf(const Rows &rows) const {
+  const auto text = static_cast<int64_t>(running_[0]);
+  return {rows.data, rows.data.get() + (places_ * text + lengths_[running_[0]]) * rows.each};
+}
+
+/// Appends keys or values of these tokens to those of their texts, unless they are there.
+Status Generator::keep(const Value &value, const Rows &rows) {
+  const Type &type = value.type;
+  const int64_t count = type.shape[0] * type.shape[1];
+  if (!isTogether()) {
+    const Block to = nextOf(rows);
+    return to == value.data ? Status::ok() : work_->copy(to.get(), value.data.get(), type.bytes());
+  }
+  const int64_t channels = type.numel() / count;
+  Call call;
+  for (const Tensor &operand : {tensorAt(Type::of(type.dtype, {count, channels}), value.data.get()),
+                                wordsOf(count, 1, slots_)})
+    call.in[call.inCount++] = operand;
+  call.out[call.outCount++] =
+      tensorAt(Type::of(type.dtype, {places_ * std::ssize(lengths_), channels}), rows.data.get());
+  return work_->run(plan::opInfo(OpKind::Dispatch).name, call);
 }
 
 /// Adds the keys and values of these tokens to the kept ones, and computes attention of their
 /// queries to all kept tokens. The first tokens are a whole sequence, which more kernels serve.
+/// Texts that run together read all places: those behind a token are hidden from it.
 Status Generator::attend(const Body &body, const Op &op, Values &values, Kept &kept) {
   constexpr OpKind kOp = OpKind::Attention;
   const Value &q = values[plan::operandNamed<kOp>(op, "q")],
@@ -346,100 +509,197 @@ Status Generator::attend(const Body &body, const Op &op, Values &values, Kept &k
               &v = values[plan::operandNamed<kOp>(op, "v")];
   RETURN_IF_ERROR(keep(k, kept.keys));
   RETURN_IF_ERROR(keep(v, kept.values));
-  if (position_ == 0)
+  const auto text = static_cast<int64_t>(running_[0]);
+  const int64_t samples = q.type.shape[0], rows = q.type.shape[1], before = lengths_[running_[0]],
+                keys = isTogether() ? places_ : before + rows;
+  if (!isTogether() && before == 0)
     return run(body, op, values);
-  const int64_t rows = q.type.shape[1], keys = position_ + rows;
-  auto all = [keys](const Value &own, const Block &data) {
-    Tensor tensor = own.tensor();
-    tensor.shape[1] = keys;
-    tensor.data = data.get();
-    return tensor;
+  auto all = [&](Type type, const Rows &kept) {
+    type.shape[1] = keys;
+    return tensorAt(type, kept.data.get() + (isTogether() ? 0 : text * places_ * kept.each));
   };
-  Tensor sample = exec::tensorOf(Type::of(DType::I64, {1}));
-  sample.data = zeros_.get();
   Call call;
   call.attrs = exec::attrsOf(op);
   for (const Tensor &operand :
-       {q.tensor(), all(k, kept.keys.data), all(v, kept.values.data), wordsOf(rows, positions_),
-        wordsOf(keys, counting_), wordsOf(rows, zeros_), wordsOf(keys, zeros_), sample})
+       {q.tensor(), all(k.type, kept.keys), all(v.type, kept.values),
+        wordsOf(samples, rows, positions_), wordsOf(samples, keys, counting_),
+        wordsOf(samples, rows, zeros_), wordsOf(samples, keys, zeros_),
+        tensorAt(Type::of(DType::I64, {samples}), zeros_.get())})
     call.in[call.inCount++] = operand;
   for (ValueId result : op.results)
     call.out[call.outCount++] = values[result].tensor();
   return work_->run(plan::opInfo(OpKind::AttentionPart).name, call);
 }
 
-/// Convolves the rows of these tokens behind the rows that the convolution still reads.
-Status Generator::convolve(const Op &op, Values &values, Kept &kept) {
+/// Convolves the rows of these tokens behind the rows that the convolution still reads, which are
+/// zeros before a text.
+Status Generator::convolve(const Op &op, Values &values, Rows &kept) {
   constexpr OpKind kOp = OpKind::ShortConv;
   const Value &x = values[plan::operandNamed<kOp>(op, "x")],
               &w = values[plan::operandNamed<kOp>(op, "w")], &y = values[op.results[0]];
-  const int64_t rows = x.type.shape[1], added = x.type.bytes(), each = added / rows,
-                reach = w.type.shape[1] - 1, before = std::min(reach, position_);
+  const int64_t samples = x.type.shape[0], rows = x.type.shape[1], reach = w.type.shape[1] - 1;
+  const int64_t each = kept.each = x.type.bytes() / (samples * rows),
+                made = y.type.bytes() / (samples * rows), ofSample = reach + rows;
+  if (!kept.data) {
+    ASSIGN_OR_RETURN(kept.data, makeRows(kept, reach));
+  }
   Type type = x.type, result = y.type;
-  type.shape[1] = result.shape[1] = before + rows;
+  type.shape[1] = result.shape[1] = ofSample;
   ASSIGN_OR_RETURN(Value all, make(type));
   ASSIGN_OR_RETURN(Value out, make(result));
-  if (before > 0)
-    RETURN_IF_ERROR(work_->copy(all.data.get(), kept.keys.data.get(), before * each));
-  RETURN_IF_ERROR(work_->copy(all.data.get() + before * each, x.data.get(), added));
+  auto keptOf = [&](int64_t sample) {
+    return kept.data.get() +
+           static_cast<int64_t>(running_[static_cast<size_t>(sample)]) * reach * each;
+  };
+  for (int64_t s = 0; s < samples; ++s) {
+    uint8_t *to = all.data.get() + s * ofSample * each;
+    RETURN_IF_ERROR(lengths_[running_[static_cast<size_t>(s)]] == 0
+                        ? work_->fill(to, 0, reach * each)
+                        : work_->copy(to, keptOf(s), reach * each));
+    RETURN_IF_ERROR(work_->copy(to + reach * each, x.data.get() + s * rows * each, rows * each));
+    RETURN_IF_ERROR(work_->copy(keptOf(s), to + rows * each, reach * each));
+  }
   Call call;
   call.attrs = exec::attrsOf(op);
-  for (const Tensor &operand : {all.tensor(), w.tensor(), wordsOf(before + rows, zeros_)})
+  for (const Tensor &operand : {all.tensor(), w.tensor(), wordsOf(samples, ofSample, zeros_)})
     call.in[call.inCount++] = operand;
   call.out[call.outCount++] = out.tensor();
   RETURN_IF_ERROR(work_->run(plan::opInfo(kOp).name, call));
-  const int64_t left = std::max(before + rows - reach, int64_t{0});
-  kept.keys.data = Block(all.data, all.data.get() + left * each);
-  const int64_t bytes = y.type.bytes();
-  return work_->copy(y.data.get(), out.data.get() + bytes / rows * before, bytes);
+  for (int64_t s = 0; s < samples; ++s)
+    RETURN_IF_ERROR(work_->copy(y.data.get() + s * rows * made,
+                                out.data.get() + (s * ofSample + reach) * made, rows * made));
+  return Status::ok();
 }
 
-Result<std::vector<float>> Generator::scoresOf(const Op &loss, const Values &values, int64_t at) {
+Result<Tensor> Generator::fetchScores(const Op &loss, const Values &values, int64_t first,
+                                      int64_t count) {
   Tensor logits = values[loss.operands[0]].tensor();
-  at += logits.rows();
-  int64_t columns = logits.cols(), real = loss.getInt(Key::valid_cols);
-  int64_t bytes = columns * static_cast<int64_t>(dtypeBytes(logits.dtype));
-  ASSIGN_OR_RETURN(uint8_t * host, work_->hostBytes(bytes));
-  RETURN_IF_ERROR(work_->copy(host, static_cast<uint8_t *>(logits.data) + at * bytes, bytes));
+  const int64_t bytes = logits.cols() * static_cast<int64_t>(dtypeBytes(logits.dtype));
+  const int64_t begin = first < 0 ? first + logits.rows() : first;
+  ASSIGN_OR_RETURN(uint8_t * host, work_->hostBytes(count * bytes));
+  RETURN_IF_ERROR(
+      work_->copy(host, static_cast<uint8_t *>(logits.data) + begin * bytes, count * bytes));
   RETURN_IF_ERROR(work_->wait());
-  logits.data = host;
-  std::vector<float> row(static_cast<size_t>(columns));
-  const float *first = kernels::host::readF32(logits, 0, columns, row.data());
-  std::vector<float> scores(first, first + (real > 0 ? std::min(real, columns) : columns));
-  auto cap = static_cast<float>(loss.getFloat(Key::soft_cap));
-  for (float &score : scores) {
-    score = cap > 0 ? cap * std::tanh(score / cap) : score;
-    if (!std::isfinite(score))
-      return makeStatus(StatusCode::InvalidInput,
-                        "the scores of the token at position {} are not finite", position_);
-  }
-  return scores;
+  return tensorAt(Type::of(logits.dtype, {count, logits.cols()}), host);
 }
 
-Result<std::vector<int32_t>> continueText(Generator &generator, std::span<const int32_t> prompt,
-                                          const Continuation &how) {
-  std::vector<int32_t> all(prompt.begin(), prompt.end()), made;
-  RETURN_IF_ERROR(checkTokens(prompt, how.plans.front()));
-  RETURN_IF_ERROR(checkLength(prompt.size(), how.plans.front()));
-  generator.beginText();
-  ASSIGN_OR_RETURN(std::vector<float> scores, generator.scores(how.plans, prompt));
-  while (std::ssize(made) < how.tokensMax) {
-    const int32_t token = chooseToken(std::move(scores), all, how.sampling);
-    if (std::ranges::find(how.ends, token) != how.ends.end())
-      break;
-    all.push_back(token);
-    made.push_back(token);
-    bool isLast = std::ssize(made) == how.tokensMax;
-    if (how.made) {
-      ASSIGN_OR_RETURN(bool goesOn, how.made(made, isLast));
-      isLast |= !goesOn;
-    }
-    if (isLast)
-      break;
-    RETURN_IF_ERROR(checkLength(all.size(), how.plans.front()));
-    ASSIGN_OR_RETURN(scores, generator.scores(how.plans, std::span(&made.back(), 1)));
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double secondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// Continues texts, as many at once as there are places. The next text begins where one has ended.
+class Continuing {
+public:
+  Continuing(Generator &generator, std::span<BegunText> texts, const Continuation &how)
+      : generator_(generator), texts_(texts), how_(how), places_(how.together) {
+    if (how.together > 1)
+      plans_ = plans_.first(plans_.size() - 1);
   }
-  return made;
+
+  Result<ContinuedRate> run() {
+    for (const BegunText &text : texts_) {
+      RETURN_IF_ERROR(checkTokens(text.prompt, plans_.front()));
+      RETURN_IF_ERROR(checkLength(text.prompt.size(), plans_.front()));
+    }
+    generator_.begin(places_.size());
+    while (true) {
+      RETURN_IF_ERROR(fillPlaces());
+      if (std::ranges::none_of(places_, &Place::text))
+        return rate_;
+      RETURN_IF_ERROR(step());
+    }
+  }
+
+private:
+  struct Place {
+    BegunText *text = nullptr; ///< null: none
+    std::vector<int32_t> all;  ///< its tokens
+    int32_t next = 0;          ///< chosen, and not taken yet
+  };
+
+  Status fillPlaces() {
+    const Clock::time_point begin = Clock::now();
+    for (size_t at = 0; at < places_.size(); ++at)
+      while (places_[at].text == nullptr && begun_ < texts_.size()) {
+        Place &place = places_[at];
+        place.text = &texts_[begun_++];
+        place.all.assign(place.text->prompt.begin(), place.text->prompt.end());
+        rate_.read += place.all.size();
+        generator_.beginText(at);
+        ASSIGN_OR_RETURN(std::vector<float> scores, generator_.scores(plans_, place.all, at));
+        choose(place, std::move(scores));
+        RETURN_IF_ERROR(take(place));
+      }
+    rate_.reading += secondsSince(begin);
+    return Status::ok();
+  }
+
+  /// Continues each text by a token.
+  Status step() {
+    const Clock::time_point begin = Clock::now();
+    std::vector<int32_t> last;
+    for (const Place &place : places_)
+      last.push_back(place.text ? place.all.back() : -1);
+    if (how_.together == 1) {
+      ASSIGN_OR_RETURN(std::vector<float> scores, generator_.scores(plans_, last));
+      choose(places_[0], std::move(scores));
+    } else {
+      RETURN_IF_ERROR(generator_.scoresOfAll(
+          how_.plans.back(), last,
+          [&](size_t at, std::vector<float> scores) { choose(places_[at], std::move(scores)); }));
+    }
+    for (Place &place : places_)
+      if (place.text != nullptr) {
+        ++rate_.spoken;
+        RETURN_IF_ERROR(take(place));
+      }
+    rate_.speaking += secondsSince(begin);
+    return Status::ok();
+  }
+
+  void choose(Place &place, std::vector<float> scores) const {
+    Sampling sampling = how_.sampling;
+    sampling.seed += place.text->seed;
+    place.next = chooseToken(std::move(scores), place.all, sampling);
+  }
+
+  /// Takes the token that was chosen. Leaves the place if the text ends.
+  Status take(Place &place) {
+    BegunText &text = *place.text;
+    bool isLast = std::ranges::find(how_.ends, place.next) != how_.ends.end();
+    if (!isLast) {
+      place.all.push_back(place.next);
+      text.made.push_back(place.next);
+      isLast = std::ssize(text.made) == how_.tokensMax;
+      if (text.take) {
+        ASSIGN_OR_RETURN(bool goesOn, text.take(text.made, isLast));
+        isLast |= !goesOn;
+      }
+    }
+    if (!isLast)
+      return checkLength(place.all.size(), plans_.front());
+    place.text = nullptr;
+    return text.end ? text.end() : Status::ok();
+  }
+
+  Generator &generator_;
+  std::span<BegunText> texts_;
+  const Continuation &how_;
+  std::span<const plan::Plan> plans_ = how_.plans; ///< of one text
+  std::vector<Place> places_;
+  size_t begun_ = 0; ///< texts
+  ContinuedRate rate_;
+};
+
+} // namespace
+
+Result<ContinuedRate> continueTexts(Generator &generator, std::span<BegunText> texts,
+                                    const Continuation &how) {
+  return Continuing(generator, texts, how).run();
 }
 
 } // namespace shardc::generate

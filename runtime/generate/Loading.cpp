@@ -1,9 +1,7 @@
 #include "runtime/generate/Loading.h"
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
-#include <thread>
 
 #include "runtime/base/Nf4.h"
 #include "runtime/base/Thread.h"
@@ -57,69 +55,32 @@ Status readPart(const Part &part, const ReadTensor &read, uint8_t *to) {
   return Status::ok();
 }
 
-/// The parts, of which each thread takes the next one until one has failed.
-class Loading {
-public:
-  Loading(Work &work, std::vector<Part> parts, const ReadTensor &read)
-      : work_(work), parts_(std::move(parts)), read_(read) {}
-
-  Status run(int threads) {
-    const size_t most = std::min(parts_.size(), static_cast<size_t>(std::max(threads, 1)));
-    for (size_t i = 0; i < std::max<size_t>(most, 1); ++i) {
-      ASSIGN_OR_RETURN(Work::Staging staging, work_.stage(bytesMax()));
-      stagings_.push_back(std::move(staging));
-    }
-    {
-      std::vector<std::jthread> others(stagings_.size() - 1);
-      for (size_t i = 0; i < others.size(); ++i) // with fewer threads, loading is only slower
-        if (!startThread(others[i], [this, i] { takeParts(stagings_[i + 1]); }).isOk())
-          break;
-      takeParts(stagings_[0]);
-    }
-    return status_;
-  }
-
-private:
-  int64_t bytesMax() const {
-    int64_t bytes = 1;
-    for (const Part &part : parts_)
-      bytes = std::max(bytes, part.bytes);
-    return bytes;
-  }
-
-  void takeParts(Work::Staging &staging) {
-    for (size_t i = next_++; i < parts_.size() && !isFailed_; i = next_++)
-      if (Status status = take(parts_[i], staging); !status.isOk()) {
-        std::lock_guard lock(mutex_);
-        if (!isFailed_)
-          status_ = std::move(status);
-        isFailed_ = true;
-      }
-    static_cast<void>(staging.done->synchronize()); // the device still reads the thread's bytes
-  }
-
-  Status take(const Part &part, Work::Staging &staging) {
-    RETURN_IF_ERROR(staging.done->synchronize());
-    RETURN_IF_ERROR(readPart(part, read_, staging.host->data()));
-    std::lock_guard lock(mutex_);
-    return work_.send(part.to, staging, part.bytes);
-  }
-
-  Work &work_;
-  const std::vector<Part> parts_;
-  const ReadTensor &read_;
-  std::vector<Work::Staging> stagings_; ///< by thread
-  std::atomic<size_t> next_{0};
-  std::atomic<bool> isFailed_{false};
-  std::mutex mutex_; ///< guards the stream and the status
-  Status status_;
-};
-
 } // namespace
 
 Status loadWeights(Work &work, const std::vector<Destination> &to, const ReadTensor &read,
                    int threads) {
-  return Loading(work, partsOf(to), read).run(threads);
+  const std::vector<Part> parts = partsOf(to);
+  int64_t bytesMax = 1;
+  for (const Part &part : parts)
+    bytesMax = std::max(bytesMax, part.bytes);
+  std::vector<Work::Staging> stagings; // by thread
+  for (size_t i = 0; i < std::min(parts.size(), static_cast<size_t>(std::max(threads, 1))); ++i) {
+    ASSIGN_OR_RETURN(Work::Staging staging, work.stage(bytesMax));
+    stagings.push_back(std::move(staging));
+  }
+  std::mutex mutex; // guards the stream
+  Status status =
+      runOnThreads(stagings.size(), parts.size(), [&](size_t i, size_t thread) -> Status {
+        const Part &part = parts[i];
+        Work::Staging &staging = stagings[thread];
+        RETURN_IF_ERROR(staging.done->synchronize());
+        RETURN_IF_ERROR(readPart(part, read, staging.host->data()));
+        std::lock_guard lock(mutex);
+        return work.send(part.to, staging, part.bytes);
+      });
+  for (Work::Staging &staging : stagings) // the device still reads the thread's bytes
+    static_cast<void>(staging.done->synchronize());
+  return status;
 }
 
 } // namespace shardc::generate

@@ -45,6 +45,7 @@ struct Settings {
   std::vector<int32_t> ends;
   std::vector<std::string> stops; ///< texts that end a text and are not part of it
   int64_t tokens = 0, samples = 1;
+  size_t together = 1; ///< texts at once
   generate::Sampling sampling;
   bool scores = false;  ///< the rows' tokens, instead of continuing them
   bool isLines = false; ///< prints a line of JSON for each text
@@ -73,6 +74,7 @@ private:
     json.at("stops").get_to(settings.stops);
     json.at("tokens").get_to(settings.tokens);
     json.at("samples").get_to(settings.samples);
+    json.at("together").get_to(settings.together);
     json.at("scores").get_to(settings.scores);
     json.at("lines").get_to(settings.isLines);
     generate::Sampling &sampling = settings.sampling;
@@ -125,8 +127,9 @@ private:
 /// One text while it is made: what of it is printed, and whether a stop ends it.
 class Answer {
 public:
-  Answer(const Settings &settings, Detokenizer &detokenizer)
-      : settings_(settings), detokenizer_(detokenizer) {}
+  Answer(const Settings &settings, Detokenizer &detokenizer, const Settings::Row &row,
+         int64_t sample)
+      : settings_(settings), detokenizer_(detokenizer), row_(row), sample_(sample) {}
 
   /// Returns whether the text goes on.
   Result<bool> take(const std::vector<int32_t> &tokens, bool isLast) {
@@ -149,25 +152,27 @@ public:
     return !isStopped_;
   }
 
-  /// Prints what is left of the text, or its line.
-  Status finish(const Settings::Row &row, const std::vector<int32_t> &tokens, int64_t sample) {
+  /// Prints what is left of the text, or makes its line.
+  Status end(const std::vector<int32_t> &tokens) {
     if (!isStopped_ && std::ssize(tokens) < settings_.tokens)
       RETURN_IF_ERROR(take(tokens, true).status());
-    if (!settings_.isLines) {
-      printOut("\n");
-      return Status::ok();
+    if (settings_.isLines) {
+      nlohmann::json line = row_.shown;
+      line["generated"] = text_;
+      line["tokens"] = tokens.size();
+      line["ended_by"] = isStopped_                               ? "stop"
+                         : std::ssize(tokens) == settings_.tokens ? "length"
+                                                                  : "token";
+      if (settings_.samples > 1)
+        line["sample"] = sample_;
+      end_ = toText(line, -1, /*isAscii=*/true);
     }
-    nlohmann::json line = row.shown;
-    line["generated"] = text_;
-    line["tokens"] = tokens.size();
-    line["ended_by"] = isStopped_                               ? "stop"
-                       : std::ssize(tokens) == settings_.tokens ? "length"
-                                                                : "token";
-    if (settings_.samples > 1)
-      line["sample"] = sample;
-    printOut("{}\n", toText(line, -1, /*isAscii=*/true));
+    end_ += '\n';
     return Status::ok();
   }
+
+  bool hasEnded() const { return !end_.empty(); }
+  void print() const { printOut("{}", end_); }
 
 private:
   /// The bytes at the end of the text that may become a stop.
@@ -182,7 +187,10 @@ private:
 
   const Settings &settings_;
   Detokenizer &detokenizer_;
+  const Settings::Row &row_;
+  const int64_t sample_;
   std::string text_;
+  std::string end_; ///< what is printed at last; empty: not ended
   bool isStopped_ = false;
   size_t printed_ = 0; ///< bytes
 };
@@ -257,44 +265,56 @@ Status scoreRow(generate::Generator &generator, const Settings::Row &row,
   return Status::ok();
 }
 
+/// Prints what each row becomes, and each sample of it, in their order.
+Status continueRows(const RunToolOptions &options, const LoadedModel &model,
+                    const Settings &settings, Detokenizer &detokenizer,
+                    const generate::Continuation &how) {
+  std::vector<generate::BegunText> texts;
+  std::vector<Answer> answers;
+  for (const Settings::Row &row : settings.rows)
+    for (int64_t sample = 0; sample < settings.samples; ++sample) {
+      texts.push_back({.prompt = row.tokens, .seed = sample});
+      answers.emplace_back(settings, detokenizer, row, sample);
+    }
+  size_t printed = 0;
+  auto printEnded = [&] {
+    while (printed < texts.size() && answers[printed].hasEnded())
+      answers[printed++].print();
+  };
+  for (size_t i = 0; i < texts.size(); ++i) {
+    texts[i].take = [&answer = answers[i]](const std::vector<int32_t> &made, bool isLast) {
+      return answer.take(made, isLast);
+    };
+    texts[i].end = [&, i]() -> Status {
+      RETURN_IF_ERROR(answers[i].end(texts[i].made));
+      printEnded();
+      return Status::ok();
+    };
+  }
+  ASSIGN_OR_RETURN(generate::ContinuedRate rate,
+                   generate::continueTexts(*model.generator, texts, how));
+  if (options.timings && rate.spoken > 0)
+    printError("loading {:.2f} s, prompt of {} tokens {:.3f} s, then {:.2f} tokens/s\n",
+               model.seconds, rate.read, rate.reading,
+               static_cast<double>(rate.spoken) / rate.speaking);
+  return Status::ok();
+}
+
 Status speak(const RunToolOptions &options, const BackendEntry &entry, const Settings &settings,
              const std::vector<plan::Plan> &plans) {
   Detokenizer detokenizer;
   RETURN_IF_ERROR(detokenizer.open(settings));
   ASSIGN_OR_RETURN(LoadedModel model, load(options, entry, settings, plans.front()));
-  double reading = 0, speaking = 0; // prompts with the first token; later tokens
-  size_t read = 0, spoken = 0;
-  for (const Settings::Row &row : settings.rows) {
-    if (settings.scores) {
-      RETURN_IF_ERROR(scoreRow(*model.generator, row, plans));
-      continue;
-    }
-    for (int64_t sample = 0; sample < settings.samples; ++sample) {
-      const Clock::time_point begin = Clock::now();
-      double first = 0;
-      Answer answer(settings, detokenizer);
-      generate::Continuation how{.plans = plans,
-                                 .tokensMax = settings.tokens,
-                                 .ends = settings.ends,
-                                 .sampling = settings.sampling,
-                                 .made = [&](const std::vector<int32_t> &made, bool isLast) {
-                                   if (made.size() == 1)
-                                     first = secondsSince(begin);
-                                   return answer.take(made, isLast);
-                                 }};
-      how.sampling.seed += sample;
-      ASSIGN_OR_RETURN(std::vector<int32_t> made,
-                       generate::continueText(*model.generator, row.tokens, how));
-      RETURN_IF_ERROR(answer.finish(row, made, sample));
-      reading += first;
-      speaking += secondsSince(begin) - first;
-      read += row.tokens.size();
-      spoken += std::max<size_t>(made.size(), 1) - 1;
-    }
+  if (!settings.scores) {
+    generate::Continuation how{.plans = plans,
+                               .together = settings.together,
+                               .tokensMax = settings.tokens,
+                               .ends = settings.ends,
+                               .sampling = settings.sampling};
+    return continueRows(options, model, settings, detokenizer, how);
   }
-  if (options.timings && spoken > 0)
-    printError("loading {:.2f} s, prompt of {} tokens {:.3f} s, then {:.2f} tokens/s\n",
-               model.seconds, read, reading, static_cast<double>(spoken) / speaking);
+  for (const Settings::Row &row : settings.rows)
+    RETURN_IF_ERROR(scoreRow(*model.generator, row, plans));
   return Status::ok();
 }
 

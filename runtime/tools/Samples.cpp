@@ -127,9 +127,10 @@ Status Samples::continueAll(save::WholeWeights &weights, std::vector<run::SaidTe
         .plans = std::span(&forward_, 1), .tokensMax = tokensMax_, .ends = ends_};
     if (most > 0)
       how.tokensMax = std::min(tokensMax_, most - std::ssize(begun.prompt));
-    ASSIGN_OR_RETURN(std::vector<int32_t> made, generate::continueText(*model, begun.prompt, how));
+    generate::BegunText text{begun.prompt};
+    RETURN_IF_ERROR(generate::continueTexts(*model, std::span(&text, 1), how).status());
     ASSIGN_OR_RETURN(std::vector<std::string> texts,
-                     textsOf(std::array{begun.prompt, made, begun.answer}));
+                     textsOf(std::array{begun.prompt, text.made, begun.answer}));
     said.push_back({std::move(texts[0]), std::move(texts[1]), std::move(texts[2])});
   }
   return Status::ok();

@@ -2,8 +2,9 @@
 """Lets models continue texts on a GPU.
 
     generate_runs.py families SHARDC [CASE...]   the tokens must be those that transformers chose (see generate_tokens.py)
-    generate_runs.py speed SHARDC [--layers=32] [--prompt=128] [--tokens=128] [--vocab=128256] [--folder=FOLDER] [--backend=cuda]
-                                                 the time of a model of the sizes of Llama 3.1 8B in bf16, with random weights
+    generate_runs.py speed SHARDC [--layers=32] [--prompt=128] [--tokens=128] [--texts=1] [--vocab=128256] [--folder=FOLDER]
+                     [--backend=cuda] [--peer]   the time of a model of the sizes of Llama 3.1 8B in bf16, with random weights, for some
+                                                 texts together; --peer: also that of transformers, compiled, with a static cache
 
 In bf16, a GPU and the host round differently, so later tokens may differ; the first one must be the same. (On the host, bf16 and
 fp32 have the same first six tokens for each family.) Exits with 77 unless SHARDC_GPU is 1.
@@ -85,9 +86,33 @@ def write_large(folder, layers, vocab):
     return end
 
 
+def run_peer(folder, prompts, tokens):
+    import time
+
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to("cuda")
+    ids = torch.tensor(prompts, device="cuda")
+
+    def seconds(count):
+        torch.cuda.synchronize()
+        begin = time.monotonic()
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, cache_implementation="static", eos_token_id=None,
+                              pad_token_id=0, max_new_tokens=count, min_new_tokens=count)
+        torch.cuda.synchronize()
+        assert made.shape[1] == len(prompts[0]) + count
+        return time.monotonic() - begin
+
+    seconds(tokens)  # compiles
+    rate = len(prompts) * (tokens - 2) / (min(seconds(tokens) for _ in range(2)) - min(seconds(2) for _ in range(2)))
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}: {rate:.2f} tokens/s", flush=True)
+
+
 def speed(words):
     parser = argparse.ArgumentParser()
-    for name, value in (("layers", 32), ("prompt", 128), ("tokens", 128), ("vocab", 128256)):
+    parser.add_argument("--peer", action="store_true")
+    for name, value in (("layers", 32), ("prompt", 128), ("tokens", 128), ("texts", 1), ("vocab", 128256)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--folder", type=pathlib.Path)
     parser.add_argument("--backend", default="cuda")
@@ -97,9 +122,13 @@ def speed(words):
         folder = args.folder or pathlib.Path(made) / "model"
         if not folder.exists():
             write_large(folder, args.layers, args.vocab)
-        prompt = " ".join(str((37 * i * i + 11 * i) % args.vocab) for i in range(args.prompt))
-        subprocess.run([args.shardc, "generate", folder, prompt, "--tokenizer=none", f"--tokens={args.tokens}", f"--backend={args.backend}",
-                        "--timings"], check=True)
+        prompts = [[(37 * i * i + 11 * i + 1009 * text) % args.vocab for i in range(args.prompt)] for text in range(args.texts)]
+        lines = pathlib.Path(made) / "prompts"
+        lines.write_text("".join(" ".join(map(str, prompt)) + "\n" for prompt in prompts))
+        subprocess.run([args.shardc, "generate", folder, f"--prompts={lines}", f"--batch-size={args.texts}", "--tokenizer=none",
+                        f"--tokens={args.tokens}", f"--backend={args.backend}", "--timings"], check=True, stdout=subprocess.DEVNULL)
+        if args.peer:
+            run_peer(folder, prompts, args.tokens)
 
 
 def main():

@@ -34,6 +34,23 @@ def generate(shardc, model, tokens, *options):
     return [int(word) for word in done.stdout.split()]
 
 
+def expect_batch(shardc, model, case):
+    """Texts of different lengths, of which two run together; the third begins where one has ended."""
+    begun = [case["prompt"] + case["tokens"][:5], case["prompt"][:1], case["prompt"]]
+    rows = model.parent / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": " ".join(map(str, tokens)), "id": i}) + "\n" for i, tokens in enumerate(begun)))
+    done = subprocess.run([shardc, "generate", model, f"--prompts={rows}", f"--tokens={COUNT}", "--tokenizer=none", "--batch-size=2"],
+                          capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{model}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    found = [[int(word) for word in line["generated"].split()] for line in lines]
+    expect([line["id"] for line in lines], [0, 1, 2], "the order of texts")
+    expect(found[0][:COUNT - 5], case["tokens"][5:], "the longer text of a batch")
+    expect(found[1], generate(shardc, model, begun[1]), "the shorter text of a batch")
+    expect(found[2], case["tokens"], "the last text of a batch")
+
+
 def expect_score(shardc, model, prompt, tokens, wanted):
     """The log-probability of tokens behind a prompt, and of the last token alone, which greedy decoding chose."""
     context, continuation, last = (" ".join(map(str, some)) for some in (prompt, tokens, tokens[-1:]))
@@ -128,6 +145,7 @@ def main():
         model = make(work / name, models[name], hf_values)
         expect(generate(shardc, model, cases[name]["prompt"]), cases[name]["tokens"], name)
         expect_score(shardc, model, cases[name]["prompt"], cases[name]["tokens"], cases[name]["log_probability"])
+        expect_batch(shardc, model, cases[name])
         if number == 0:
             check_ways(shardc, work / name, model, cases[name])
             check_adapters(shardc, work / name, model, cases[name], models[name]["shapes"])

@@ -64,6 +64,9 @@ const Setting kSettings[] = {
     {{1, 4, 8, 2, 128, 8, 8}, 160, 159, 0, true, false, true, false, 0, 300},
     {{1, 2, 2, 1, 200, 8, 8}, 150, 3, 0, true, false, true, true, 0, -1, 1, 0.5},
     {{2, 2, 2, 2, 40, 8, 8, 72}, 20, 19, 0, true, false, false},
+    // enough of them that blocks compute four heads
+    {{16, 2, 8, 2, 64, 8, 8}, 300, 150, 0, true, false},
+    {{8, 4, 8, 1, 128, 8, 8}, 160, 159, 0, true, false, true, false, 0, 300},
 };
 
 int32_t *wordsOf(Tensor &t) { return static_cast<int32_t *>(t.data); }

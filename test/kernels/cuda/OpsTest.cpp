@@ -98,7 +98,9 @@ TEST_P(Ops, AgreeWithTheHost) {
   for (const bench::Model &model :
        {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel, kTokenModel})
     for (DType data : kDataTypes) {
-      if (data != DType::F32 && row.dtypes == "fixed")
+      const bool needsRows =
+          row.op == "join" || row.op == "roll"; // their case divides or moves rows
+      if ((data != DType::F32 && row.dtypes == "fixed") || (needsRows && model.positions == 1))
         continue;
       SCOPED_TRACE(testing::Message() << dtypeName(data) << " hidden " << model.hidden());
       DeviceRun run(row.op, data, model);
