@@ -16,25 +16,6 @@ using plan::resultNamed;
 /// Queries, keys and values as the backward op reads them, or the gradients of the three.
 using Heads = std::array<ValueId, 3>;
 
-template <OpKind kOp> Heads gradientsOfHeads(const Gradients &gradients, const Op &op) {
-  return {gradients.of(resultNamed<kOp>(op, "q")), gradients.of(resultNamed<kOp>(op, "k")),
-          gradients.of(resultNamed<kOp>(op, "v"))};
-}
-
-/// Emits the gradient of QKV rows. Op `merge` joins the gradients of the heads; its other operands
-/// are those that follow the rows in the split.
-template <OpKind split> void splitQkv(Gradients &gradients, const Op &op, OpKind merge) {
-  auto [dq, dk, dv] = gradientsOfHeads<split>(gradients, op);
-  if (dq == kNone)
-    return;
-  constexpr size_t kRows = plan::operandIndex<split>("qkv");
-  Op back = gradients.makeOp(merge, {dq, dk, dv});
-  back.attrs = op.attrs;
-  back.group = op.group;
-  back.operands.insert(back.operands.end(), op.operands.begin() + kRows + 1, op.operands.end());
-  gradients.emitFor(op.operands[kRows], std::move(back));
-}
-
 Heads headsOf(const Op &op) {
   const plan::OpInfo &info = plan::opInfo(op);
   auto at = [&](int8_t operand) { return op.operands[static_cast<size_t>(operand)]; };
@@ -168,15 +149,8 @@ void joined(Gradients &gradients, const Op &join, ValueId dout, const Op &whole)
 
 } // namespace
 
-void backAttentionPart(Gradients &gradients, const Op &op) {
-  ValueId dout = gradients.of(resultNamed<OpKind::AttentionPart>(op, "o"));
-  if (dout != kNone)
-    attention(gradients, OpKind::AttentionPartBwd, op, headsOf(op), dout, op);
-}
-
 void backAttentionJoin(Gradients &gradients, const Op &op) {
-  if (ValueId dout = gradients.of(resultNamed<OpKind::AttentionJoin>(op, "all")); dout != kNone)
-    joined(gradients, op, dout, op);
+  joined(gradients, op, gradients.of(resultNamed<OpKind::AttentionJoin>(op, "all")), op);
 }
 
 /// A sink changes outputs and statistics, on which attention's gradients depend. Its value is 0, so
@@ -185,8 +159,6 @@ void backAttentionSink(Gradients &gradients, const Op &op) {
   constexpr OpKind kOp = OpKind::AttentionSink;
   const ValueId all = resultNamed<kOp>(op, "all"), lse = resultNamed<kOp>(op, "alllse");
   ValueId dout = gradients.of(all);
-  if (dout == kNone)
-    return;
   if (op.operands.size() > plan::operandIndex<kOp>("sink")) {
     const ValueId sink = operandNamed<kOp>(op, "sink");
     Op back = gradients.makeOp(OpKind::AttentionSinkBwd, {dout, all, lse, sink});
@@ -202,20 +174,12 @@ void backAttentionSink(Gradients &gradients, const Op &op) {
               producer, headsOf(producer), dout, op);
 }
 
-void backSplitQkv(Gradients &gradients, const Op &op) {
-  splitQkv<OpKind::SplitQkv>(gradients, op, OpKind::MergeQkv);
-}
-
-void backSplitQkvRope(Gradients &gradients, const Op &op) {
-  splitQkv<OpKind::SplitQkvRope>(gradients, op, OpKind::MergeQkvRope);
-}
-
 /// One op computes the gradients of the rows and of the norms' weights.
 void backSplitQkvNormRope(Gradients &gradients, const Op &op) {
   constexpr OpKind kOp = OpKind::SplitQkvNormRope;
-  auto [dq, dk, dv] = gradientsOfHeads<kOp>(gradients, op);
-  if (dq == kNone)
-    return;
+  ValueId dq = gradients.of(resultNamed<kOp>(op, "q")),
+          dk = gradients.of(resultNamed<kOp>(op, "k")),
+          dv = gradients.of(resultNamed<kOp>(op, "v"));
   ValueId rows = operandNamed<kOp>(op, "qkv"), wq = operandNamed<kOp>(op, "wq"),
           wk = operandNamed<kOp>(op, "wk");
   Op back = gradients.makeOp(
@@ -241,54 +205,11 @@ void backSplitColumns(Gradients &gradients, const Op &op) {
     gradients.emitFor(operandNamed<kOp>(op, "x"), gradients.makeOp(OpKind::JoinColumns, {da, db}));
 }
 
-void backExpandParts(Gradients &gradients, const Op &op) {
-  ValueId dw = gradients.of(op.results[0]);
-  if (dw == kNone)
-    return;
-  Op back = gradients.makeOp(OpKind::ContractParts, {dw});
-  back.attrs = op.attrs;
-  gradients.emitFor(op.operands[0], std::move(back));
-}
-
 void backJoinColumns(Gradients &gradients, const Op &op) {
   constexpr OpKind kOp = OpKind::JoinColumns;
   ValueId dx = gradients.of(resultNamed<kOp>(op, "x"));
-  if (dx == kNone)
-    return;
   const std::array<ValueId, 2> both = {operandNamed<kOp>(op, "a"), operandNamed<kOp>(op, "b")};
   gradients.emitForEach(both, gradients.makeOp(OpKind::SplitColumns, {dx}));
-}
-
-void backLatentHeads(Gradients &gradients, const Op &op) {
-  constexpr OpKind kOp = OpKind::LatentHeads;
-  auto [dq, dk, dv] = gradientsOfHeads<kOp>(gradients, op);
-  if (dq == kNone)
-    return;
-  constexpr size_t kPositions = plan::operandIndex<kOp>("positions"); // positions have no gradient
-  Op back = gradients.makeOp(OpKind::LatentHeadsBwd, {dq, dk, dv});
-  back.attrs = op.attrs;
-  back.operands.insert(back.operands.end(), op.operands.begin() + kPositions, op.operands.end());
-  Heads rows = {operandNamed<kOp>(op, "qrows"), operandNamed<kOp>(op, "kvrows"),
-                operandNamed<kOp>(op, "krot")};
-  gradients.emitForEach(rows, std::move(back));
-}
-
-void backAttention(Gradients &gradients, const Op &op) {
-  ValueId dout = gradients.of(resultNamed<OpKind::Attention>(op, "o"));
-  if (dout != kNone)
-    attention(gradients, OpKind::AttentionBwd, op, headsOf(op), dout, op);
-}
-
-void backShortConv(Gradients &gradients, const Op &op) {
-  constexpr OpKind kOp = OpKind::ShortConv;
-  ValueId dy = gradients.of(resultNamed<kOp>(op, "y"));
-  if (dy == kNone)
-    return;
-  const std::array<ValueId, 2> both = {operandNamed<kOp>(op, "x"), operandNamed<kOp>(op, "w")};
-  Op back =
-      gradients.makeOp(OpKind::ShortConvBwd, {dy, both[0], both[1], operandNamed<kOp>(op, "docs")});
-  back.attrs = op.attrs;
-  gradients.emitForEach(both, std::move(back));
 }
 
 } // namespace shardc::passes

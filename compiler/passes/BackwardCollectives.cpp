@@ -9,8 +9,6 @@ namespace {
 
 void collective(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
-  if (dy == kNone)
-    return;
   const std::optional<OpKind> &conjugate = plan::opInfo(op).collective->conjugate;
   if (!conjugate)
     return gradients.settle(op.operands[0], dy);
@@ -38,8 +36,6 @@ void backShift(Gradients &gradients, const Op &op) { collective(gradients, op); 
 /// concatenated. A view of all elements only changes the shape of the gradient.
 void backView(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
-  if (dy == kNone)
-    return;
   if (op.getBool(plan::AttrKey::shared)) {
     Op sum = gradients.makeOp(OpKind::AllReduce, {dy});
     sum.group = op.group;
@@ -58,8 +54,6 @@ void backView(Gradients &gradients, const Op &op) {
 /// The gradient of each part is the piece of the result's gradient in its place.
 void backPack(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
-  if (dy == kNone)
-    return;
   int64_t begin = 0;
   for (ValueId part : op.operands) {
     Op view = gradients.makeOp(OpKind::View, {dy});

@@ -1,7 +1,5 @@
 // Backward rules of ops on rows that are grouped by expert: dispatch, combine, and grouped
 // products.
-#include <array>
-
 #include "compiler/passes/Gradients.h"
 #include "compiler/passes/PlanNames.h"
 #include "runtime/base/Status.h"
@@ -15,8 +13,6 @@ namespace {
 /// comes from the operand, the other from the incoming gradient.
 void goBack(Gradients &gradients, const Op &op, OpKind kind) {
   ValueId gradient = gradients.of(op.results[0]);
-  if (gradient == kNone)
-    return;
   ValueId rows = op.operands[0], places = op.operands[1];
   Op back = gradients.makeOp(kind, {gradient, places});
   if (op.operands.size() > 2) {
@@ -39,8 +35,6 @@ void backCombine(Gradients &gradients, const Op &op) { goBack(gradients, op, OpK
 /// gradient.
 void backScaleRows(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
-  if (dy == kNone)
-    return;
   ValueId x = op.operands[0], weights = op.operands[1];
   gradients.emitFor(weights, gradients.makeOp(OpKind::DotRows, {dy, x}));
   gradients.emitFor(x, gradients.makeOp(OpKind::ScaleRows, {dy, weights}));
@@ -52,31 +46,10 @@ void backDotRows(Gradients &gradients, const Op &op) {
   SHARDC_CHECK(gradients.of(op.results[0]) == kNone, "products of rows have no gradient here");
 }
 
-/// Computes both gradients of a weighted activation in one pass over memory.
-void backWeighted(Gradients &gradients, const Op &op, OpKind kind) {
-  ValueId dy = gradients.of(op.results[0]);
-  if (dy == kNone)
-    return;
-  const std::array<ValueId, 2> both = {op.operands[0], op.operands[1]}; // x and weights
-  Op back = gradients.makeOp(kind, {dy, both[0], both[1]});
-  back.attrs = op.attrs;
-  gradients.emitForEach(both, std::move(back));
-}
-
-void backWeightedSwiGlu(Gradients &gradients, const Op &op) {
-  backWeighted(gradients, op, OpKind::WeightedSwiGluBwd);
-}
-
-void backWeightedQuickGeGlu(Gradients &gradients, const Op &op) {
-  backWeighted(gradients, op, OpKind::WeightedQuickGeGluBwd);
-}
-
 /// c = a·op(b[e]): computes the weight gradient first, to end the live range of `a` as early as
 /// possible.
 void backGroupedMatMul(Gradients &gradients, const Op &op) {
   ValueId dc = gradients.of(op.results[0]);
-  if (dc == kNone)
-    return;
   ValueId a = op.operands[0], b = op.operands[1], counts = op.operands[2];
   bool isTransposed = op.getBool(Key::trans_b);
   gradients.emitFor(b, isTransposed ? gradients.makeOp(OpKind::GroupedMatMulBwd, {dc, a, counts})
@@ -91,8 +64,6 @@ void backGroupedMatMul(Gradients &gradients, const Op &op) {
 /// with the bias.
 void backGroupedBias(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
-  if (dy == kNone)
-    return;
   ValueId x = op.operands[0], bias = op.operands[1], counts = op.operands[2];
   Op ofBias = gradients.makeOp(OpKind::GroupedBiasBwd, {dy, counts});
   if (op.operands.size() > 3) {

@@ -10,8 +10,6 @@ namespace shardc::passes {
 /// the weight gradient.
 void backMatMul(Gradients &gradients, const Op &op) {
   ValueId dc = gradients.of(op.results[0]);
-  if (dc == kNone)
-    return;
   ValueId a = op.operands[plan::operandIndex<OpKind::MatMul>("a")];
   ValueId b = op.operands[plan::operandIndex<OpKind::MatMul>("b")];
   SHARDC_CHECK(op.getBool(Key::trans_b) && !op.getBool(Key::trans_a), "forward products are x·wᵀ");
@@ -35,16 +33,12 @@ void backMatMul(Gradients &gradients, const Op &op) {
 
 void backBiasAdd(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
-  if (dy == kNone)
-    return;
   gradients.emitForParam(op.operands[1], gradients.makeOp(OpKind::ReduceRows, {dy}));
   gradients.settle(op.operands[0], dy);
 }
 
 void backAdd(Gradients &gradients, const Op &op) {
   ValueId dc = gradients.of(op.results[0]);
-  if (dc == kNone)
-    return;
   gradients.settle(op.operands[0], dc);
   gradients.settle(op.operands[1], dc);
 }

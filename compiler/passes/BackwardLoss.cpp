@@ -4,17 +4,6 @@
 
 namespace shardc::passes {
 
-void backCrossEntropy(Gradients &gradients, const Op &op) {
-  ValueId logits = op.operands[plan::operandIndex<OpKind::CrossEntropy>("logits")];
-  ValueId labels = op.operands[plan::operandIndex<OpKind::CrossEntropy>("labels")];
-  ValueId mask =
-      gradients.weightsOf(op, op.operands[plan::operandIndex<OpKind::CrossEntropy>("mask")]);
-  ValueId lse = op.results[plan::resultIndex<OpKind::CrossEntropy>("lse")];
-  Op back = gradients.start({logits, lse, labels, mask}, /*isAppended=*/true);
-  back.attrs = op.attrs;
-  gradients.emitFor(logits, std::move(back));
-}
-
 /// VocabStats has no backward op. One op computes the logits' gradient from logits, labels and
 /// statistics.
 void backVocabLoss(Gradients &gradients, const Op &op) {

@@ -56,8 +56,6 @@ void backRmsNormPart(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]), x = plan::operandNamed<kKind>(op, "x"),
           w = plan::operandNamed<kKind>(op, "w"),
           squares = plan::operandNamed<kKind>(op, "squares");
-  if (dy == kNone)
-    return;
   const Op sum = gradients.producerOf(squares);
   SHARDC_CHECK(sum.kind == OpKind::AllReduce, "squares of whole rows are sums over ranks");
   const Op own = gradients.producerOf(sum.operands[0]);
@@ -76,15 +74,6 @@ void backRmsNormPart(Gradients &gradients, const Op &op) {
     gradients.contribute(back, w);
   gradients.append(std::move(back));
   gradients.settle(x, dx);
-}
-
-void backL2Norm(Gradients &gradients, const Op &op) {
-  ValueId dy = gradients.of(op.results[0]), x = op.operands[0];
-  if (dy == kNone)
-    return;
-  Op back = gradients.makeOp(OpKind::L2NormBwd, {dy, x, op.results[1]});
-  back.attrs = op.attrs;
-  gradients.emitFor(x, std::move(back));
 }
 
 void backAddRmsNorm(Gradients &gradients, const Op &op) {

@@ -17,6 +17,49 @@ using Rule = void (*)(Gradients &, const Op &);
 
 void endGradient(Gradients &, const Op &) {}
 
+/// The value of the op, or the gradient of one, that a backward op names; kNone without it.
+ValueId valueNamed(const Gradients &gradients, const Op &op, std::string_view name) {
+  const plan::OpInfo &info = plan::opInfo(op);
+  if (auto at = static_cast<size_t>(plan::positionOf(info.operands, name)); at < op.operands.size())
+    return op.operands[at];
+  if (auto at = static_cast<size_t>(plan::positionOf(info.results, name)); at < op.results.size())
+    return op.results[at];
+  return name.starts_with('d') ? gradients.of(valueNamed(gradients, op, name.substr(1))) : kNone;
+}
+
+/// The rule of a DERIVED row.
+template <OpKind kind> void derive(Gradients &gradients, const Op &op) {
+  const plan::OpInfo &info = plan::opInfo(kind);
+  const bool isLoss = plan::opInfo(op).lossGradient == kind;
+  std::vector<ValueId> operands, of;
+  for (std::string_view names = info.operands; !names.empty();) {
+    std::string_view name = plan::takeUntil(names, ' ');
+    if (isLoss && (name == "n" || name == "state?"))
+      break; // start() appends them
+    ValueId value = valueNamed(gradients, op, name.substr(0, name.find('?')));
+    if (value != kNone)
+      operands.push_back(isLoss && name == "mask" ? gradients.weightsOf(op, value) : value);
+    else if (name.starts_with('d'))
+      return; // a result without a gradient
+    else
+      SHARDC_CHECK(name.ends_with('?'), "operand '{}' is no value of the op", name);
+  }
+  Op back = isLoss ? gradients.start(operands, /*isAppended=*/true) : gradients.makeOp(kind, {});
+  if (!isLoss)
+    back.operands = operands;
+  for (std::string_view names = info.results; !names.empty();)
+    if (std::string_view name = plan::takeUntil(names, ' '); !name.ends_with('?')) {
+      of.push_back(valueNamed(gradients, op, name.substr(1)));
+      SHARDC_CHECK(of.back() != kNone, "result '{}' is the gradient of no operand", name);
+    }
+  for (const plan::Attr &attr : op.attrs)
+    if (info.attrs.has(attr.key))
+      back.attrs.push_back(attr);
+  if (info.takesIndex())
+    back.group = op.group;
+  gradients.emitForEach(of, std::move(back));
+}
+
 /// By op; null: only passes after the backward pass make it.
 constexpr std::array<Rule, plan::kOpCount> rulesOfOps() {
   std::array<Rule, plan::kOpCount> rules{};
@@ -25,6 +68,7 @@ constexpr std::array<Rule, plan::kOpCount> rulesOfOps() {
       throw "an op of Ops.def has two rows in BackwardRules.def";
   };
 #define RULE(op) add(OpKind::op, back##op);
+#define DERIVED(op, kind) add(OpKind::op, derive<OpKind::kind>);
 #define CONSTANT(op) add(OpKind::op, endGradient);
 #include "compiler/passes/BackwardRules.def"
   return rules;
@@ -84,7 +128,9 @@ bool Gradients::hasRule(const Op &op) { return kRules[static_cast<size_t>(op.kin
 
 void Gradients::applyRule(const Op &op) {
   SHARDC_CHECK(hasRule(op), "op '{}' has no backward rule", plan::opInfo(op).name);
-  kRules[static_cast<size_t>(op.kind)](*this, op);
+  auto hasGradient = [&](ValueId result) { return of(result) != kNone; };
+  if (plan::opInfo(op).lossGradient || std::ranges::any_of(op.results, hasGradient))
+    kRules[static_cast<size_t>(op.kind)](*this, op);
 }
 
 ValueId Gradients::newGrad(ValueId of) {
@@ -173,14 +219,7 @@ ValueId Gradients::castTo(ValueId gradient, DType dtype) {
 
 ValueId Gradients::take(ValueId of) { return std::exchange(grads_[of], kNone); }
 
-void Gradients::emitFor(ValueId of, Op op) {
-  if (!isWanted(of))
-    return;
-  ValueId value = contribute(op, of);
-  append(std::move(op));
-  if (paramOf_[of] < 0)
-    settle(of, value);
-}
+void Gradients::emitFor(ValueId of, Op op) { emitForEach({&of, 1}, std::move(op)); }
 
 void Gradients::emitForEach(std::span<const ValueId> of, Op op) {
   if (std::ranges::none_of(of, [&](ValueId each) { return isWanted(each); }))
@@ -201,10 +240,7 @@ void Gradients::emitForEach(std::span<const ValueId> of, Op op) {
 
 void Gradients::emitForParam(ValueId of, Op op) {
   SHARDC_CHECK(paramOf_[of] >= 0, "'{}' is not a parameter", segment_.values[of].name);
-  if (!isWanted(of))
-    return;
-  contribute(op, of);
-  append(std::move(op));
+  emitFor(of, std::move(op));
 }
 
 Op Gradients::producerOf(ValueId value) const {
@@ -352,11 +388,12 @@ ValueId Gradients::stateAt(size_t index) const {
   return state;
 }
 
-Op Gradients::start(std::initializer_list<ValueId> operands, bool isAppended) const {
+Op Gradients::start(std::vector<ValueId> operands, bool isAppended) const {
   auto seed = std::ranges::find(seeds_, static_cast<uint32_t>(index_), &Seed::loss);
   SHARDC_CHECK(seed != seeds_.end(), "'{}' starts no gradients",
                plan::opInfo(segment_.ops[index_]).name);
-  Op op = makeOp(*plan::opInfo(segment_.ops[index_]).lossGradient, operands);
+  Op op = makeOp(*plan::opInfo(segment_.ops[index_]).lossGradient, {});
+  op.operands = std::move(operands);
   if (seed->tokens != kNone)
     op.operands.push_back(seed->tokens);
   if (isScaled_)

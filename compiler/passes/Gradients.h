@@ -101,7 +101,7 @@ public:
   /// Its operands are those given, then the token count over all slices of the sequences if the
   /// loss divides by it, then the step state if that holds a loss scale. The caller appends the op,
   /// or replaces the loss by it.
-  plan::Op start(std::initializer_list<plan::ValueId> operands, bool isAppended) const;
+  plan::Op start(std::vector<plan::ValueId> operands, bool isAppended) const;
 
 private:
   /// A loss op, where differentiation starts.

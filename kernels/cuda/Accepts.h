@@ -18,14 +18,21 @@ constexpr Kernel kernelOf(const char *name, const char *(*accepts)(const Call &)
                           size_t (*workspaceBytes)(const Call &) = nullptr) {
   return {name, run, accepts, workspaceBytes};
 }
+constexpr Kernel kernelOf(const char *name, const char *(*accepts)(const Call &),
+                          const host::Work &work) {
+  return {name, work.run, accepts, work.workspaceBytes};
+}
 
-/// Defines the kernel of a row: SHARDC_KERNEL(enumerator, accepts, run, [workspace]). `accepts`, a
-/// template such as acceptsAs, gets the host kernel of the row.
+/// Defines the kernel of a row: SHARDC_KERNEL(enumerator, accepts, run, [workspace]), or with
+/// withBuffers<run> as the last argument. `accepts`, a template such as acceptsAs, gets the host
+/// kernel of the row.
 #define SHARDC_KERNEL(enumerator, accepts, ...)                                                    \
   const Kernel k##enumerator =                                                                     \
       kernelOf(kName##enumerator.text, accepts<&host::k##enumerator>, __VA_ARGS__)
 
+using host::runWithBuffers;
 using host::Scratch;
+using host::withBuffers;
 using host::workspaceOf;
 
 } // namespace shardc::kernels::cuda

@@ -163,9 +163,7 @@ template <bool kBackward> const char *accepts(const Call &call) {
   return reason ? reason : attentionRefusal(call, {kBackward});
 }
 
-template <bool kBackward> void run(const Call &call) {
-  Scratch scratch(call);
-  Buffers<kBackward> buffers(call, scratch);
+template <bool kBackward> void run(const Call &call, const Buffers<kBackward> &buffers) {
   constexpr AttentionOp kOp = Buffers<kBackward>::kOp;
   if (buffers.path == KernelPath::AttentionCudnn)
     runCudnnAttention(call, kOp, buffers.cudnn);
@@ -220,9 +218,7 @@ template <bool kBackward> const char *acceptsQkv(const Call &call) {
 
 /// cuDNN and the kernels on tiles read packed heads. The plain kernels need them split, so split
 /// and merge are separate launches.
-template <bool kBackward> void runQkv(const Call &call) {
-  Scratch scratch(call);
-  QkvBuffers<kBackward> buffers(call, scratch);
+template <bool kBackward> void runQkv(const Call &call, const QkvBuffers<kBackward> &buffers) {
   constexpr AttentionOp kOp = QkvBuffers<kBackward>::kOp;
   if (buffers.path == KernelPath::AttentionCudnn)
     return runCudnnAttention(call, kOp, buffers.cudnn);
@@ -243,13 +239,11 @@ template <bool kBackward> void runQkv(const Call &call) {
 
 } // namespace
 
-const Kernel kAttention = {"attention_cuda", run<false>, accepts<false>,
-                           workspaceOf<Buffers<false>>};
-const Kernel kAttentionBwd = {"attention_bwd_cuda", run<true>, accepts<true>,
-                              workspaceOf<Buffers<true>>};
-const Kernel kAttentionQkv = {"attention_qkv_cuda", runQkv<false>, acceptsQkv<false>,
-                              workspaceOf<QkvBuffers<false>>};
-const Kernel kAttentionQkvBwd = {"attention_qkv_bwd_cuda", runQkv<true>, acceptsQkv<true>,
-                                 workspaceOf<QkvBuffers<true>>};
+const Kernel kAttention = kernelOf("attention_cuda", accepts<false>, withBuffers<run<false>>);
+const Kernel kAttentionBwd = kernelOf("attention_bwd_cuda", accepts<true>, withBuffers<run<true>>);
+const Kernel kAttentionQkv =
+    kernelOf("attention_qkv_cuda", acceptsQkv<false>, withBuffers<runQkv<false>>);
+const Kernel kAttentionQkvBwd =
+    kernelOf("attention_qkv_bwd_cuda", acceptsQkv<true>, withBuffers<runQkv<true>>);
 
 } // namespace shardc::kernels::cuda

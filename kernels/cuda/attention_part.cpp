@@ -109,9 +109,7 @@ struct Buffers {
   }
 };
 
-void run(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void run(const Call &call, const Buffers &buffers) {
   if (!buffers.support.byCudnn)
     return launchAttention(call, {false, false, true}, buffers.path, buffers.few);
   const Tensor &o = call.out[0], &lse = call.out[1];
@@ -192,9 +190,7 @@ void addTo(const Call &call, const Tensor &from, Tensor to) {
 
 /// cuDNN computes one piece at a time: the gradients of keys and values of a second piece are added
 /// to those of the first. Queries that see no keys get 0.
-void runBwd(const Call &call) {
-  Scratch scratch(call);
-  BwdBuffers buffers(call, scratch);
+void runBwd(const Call &call, const BwdBuffers &buffers) {
   if (!buffers.support.byCudnn)
     return launchAttentionBwd(call, {true, false, true}, buffers.path, buffers.delta);
   std::vector<AttentionPiece> pieces = buffers.pieces.here();
@@ -217,8 +213,8 @@ const char *acceptsBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kAttentionPart = {"attention_part_cuda", run, accepts, workspaceOf<Buffers>};
-const Kernel kAttentionPartBwd = {"attention_part_bwd_cuda", runBwd, acceptsBwd,
-                                  workspaceOf<BwdBuffers>};
+const Kernel kAttentionPart = kernelOf("attention_part_cuda", accepts, withBuffers<run>);
+const Kernel kAttentionPartBwd =
+    kernelOf("attention_part_bwd_cuda", acceptsBwd, withBuffers<runBwd>);
 
 } // namespace shardc::kernels::cuda

@@ -123,9 +123,7 @@ struct Buffers {
   }
 };
 
-void runSinkBwd(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runSinkBwd(const Call &call, const Buffers &buffers) {
   SinkRows p = rowsOf(call, call.in[1], call.in[2]);
   p.dOut = dataOf(call.in[0]), p.sinks = dataOf(call.in[3]);
   int64_t heads = call.in[3].numel();
@@ -144,6 +142,6 @@ void runSinkBwd(const Call &call) {
 } // namespace
 
 SHARDC_KERNEL(AttentionSink, acceptsAs, runSink);
-SHARDC_KERNEL(AttentionSinkBwd, acceptsAs, runSinkBwd, workspaceOf<Buffers>);
+SHARDC_KERNEL(AttentionSinkBwd, acceptsAs, withBuffers<runSinkBwd>);
 
 } // namespace shardc::kernels::cuda

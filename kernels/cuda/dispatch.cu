@@ -107,9 +107,7 @@ struct Buffers {
 /// Sorts the pairs (group, position) by group with a stable radix sort, finds the first pair of
 /// each group, and numbers the rows of each group from there. The order of rows within a group is
 /// that of tokens.
-void runMakeRuns(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runMakeRuns(const Call &call, Buffers &buffers) {
   const Tensor &ids = call.in[0], &counts = call.out[0], &places = call.out[1];
   Queue &queue = queueOf(call);
   auto groups = static_cast<int32_t>(counts.numel());
@@ -422,9 +420,7 @@ struct DropBuffers {
 
 /// Keeps at most `capacity` choices per expert: the first by position, or those with the largest
 /// weights. In the latter case a sort by weight precedes the stable sort by expert.
-void runRouterDrop(const Call &call) {
-  Scratch scratch(call);
-  DropBuffers buffers(call, scratch);
+void runRouterDrop(const Call &call, DropBuffers &buffers) {
   int64_t count = call.in[0].numel();
   auto experts = static_cast<int32_t>(call.attrs.experts);
   const auto *ids = static_cast<const int32_t *>(call.in[0].data);
@@ -457,11 +453,11 @@ void runRouterDrop(const Call &call) {
 
 } // namespace
 
-SHARDC_KERNEL(MakeRuns, acceptsAs, runMakeRuns, workspaceOf<Buffers>);
+SHARDC_KERNEL(MakeRuns, acceptsAs, withBuffers<runMakeRuns>);
 SHARDC_KERNEL(Dispatch, acceptsAs, runDispatch);
 SHARDC_KERNEL(Combine, acceptsAs, runCombine);
 SHARDC_KERNEL(CombineBwd, acceptsAs, runCombineBwd);
 SHARDC_KERNEL(ScaleRows, acceptsAs, runScaleRows);
-SHARDC_KERNEL(RouterDrop, acceptsAs, runRouterDrop, workspaceOf<DropBuffers>);
+SHARDC_KERNEL(RouterDrop, acceptsAs, withBuffers<runRouterDrop>);
 
 } // namespace shardc::kernels::cuda

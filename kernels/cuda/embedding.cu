@@ -237,9 +237,7 @@ struct Buffers {
 };
 
 /// Adds the rows of dx, times `scale`, to the table rows of this tensor.
-void addRows(const Call &call, const TableRows &table, float scale) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void addRows(const Call &call, const TableRows &table, float scale, Buffers &buffers) {
   const Tensor &dx = call.in[0], &ids = call.in[1], &to = call.out[0];
   Queue &queue = queueOf(call);
   auto rows = static_cast<int>(ids.numel());
@@ -263,18 +261,20 @@ void addRows(const Call &call, const TableRows &table, float scale) {
   });
 }
 
-void runEmbeddingBwd(const Call &call) { addRows(call, rowsOfMember(call, call.out[0]), 1.0f); }
+void runEmbeddingBwd(const Call &call, Buffers &buffers) {
+  addRows(call, rowsOfMember(call, call.out[0]), 1.0f, buffers);
+}
 
-void runEmbeddingShardBwd(const Call &call) {
+void runEmbeddingShardBwd(const Call &call, Buffers &buffers) {
   addRows(call, rowsOfShard(call, call.out[0], call.in[0].cols()),
-          static_cast<float>(call.attrs.scale));
+          static_cast<float>(call.attrs.scale), buffers);
 }
 
 } // namespace
 
 SHARDC_KERNEL(Embedding, acceptsAs, runEmbedding);
-SHARDC_KERNEL(EmbeddingBwd, acceptsAs, runEmbeddingBwd, workspaceOf<Buffers>);
+SHARDC_KERNEL(EmbeddingBwd, acceptsAs, withBuffers<runEmbeddingBwd>);
 SHARDC_KERNEL(EmbeddingShard, acceptsAs, runEmbeddingShard);
-SHARDC_KERNEL(EmbeddingShardBwd, acceptsAs, runEmbeddingShardBwd, workspaceOf<Buffers>);
+SHARDC_KERNEL(EmbeddingShardBwd, acceptsAs, withBuffers<runEmbeddingShardBwd>);
 
 } // namespace shardc::kernels::cuda

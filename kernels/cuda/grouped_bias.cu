@@ -126,9 +126,7 @@ struct SumBuffers {
   }
 };
 
-void runGroupedBiasBwd(const Call &call) {
-  Scratch scratch(call);
-  SumBuffers buffers(call, scratch);
+void runGroupedBiasBwd(const Call &call, const SumBuffers &buffers) {
   const Tensor &dy = call.in[0], &dbias = call.out[0];
   bool isWeighted = call.inCount > 2;
   Biased p = {dataOf(dy),
@@ -203,7 +201,7 @@ void launchBiases(const Tensor &x, const Tensor &bias, const Tensor &counts, con
 }
 
 SHARDC_KERNEL(GroupedBias, acceptsAs, runGroupedBias);
-SHARDC_KERNEL(GroupedBiasBwd, acceptsAs, runGroupedBiasBwd, workspaceOf<SumBuffers>);
+SHARDC_KERNEL(GroupedBiasBwd, acceptsAs, withBuffers<runGroupedBiasBwd>);
 SHARDC_KERNEL(GroupedBiasDot, acceptsAs, runGroupedBiasDot);
 
 } // namespace shardc::kernels::cuda

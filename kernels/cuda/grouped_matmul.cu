@@ -7,13 +7,14 @@
 //     cores, the warps that write dw square it; otherwise a separate kernel does. Partial sums are
 //     added in order.
 //   grouped_matmul_scaled: grouped_matmul with 8-bit matrices and their scales
-//   grouped_matmul_bias: grouped_matmul, then grouped_bias in place; on Hopper's tensor cores in one
+//   grouped_matmul_bias: grouped_matmul, then grouped_bias in place; on Hopper's tensor cores in
+//   one
 //     kernel, with the same bits
 // Data are f32, bf16 or f16 each; products are fp32, rounded once. Rows beyond the counts do not
 // influence results and are not written. grouped_tiles.cu has the kernels for Hopper's tensor
 // cores, grouped_mma.cu those for other GPUs, grouped_plain.cuh those for all other cases, and
-// grouped_float8.cu the quantisation to 8 bits. This file makes the list of groups from which all of
-// them work.
+// grouped_float8.cu the quantisation to 8 bits. This file makes the list of groups from which all
+// of them work.
 #include <algorithm>
 
 #include <cub/block/block_scan.cuh>
@@ -137,9 +138,7 @@ template <bool kIsGradient> void run(const Call &call) {
 }
 
 /// The kernels with tiles add the bias themselves. Otherwise, a second kernel does.
-void runBias(const Call &call) {
-  Scratch scratch(call);
-  GroupList list(call, scratch);
+void runBias(const Call &call, const GroupList &list) {
   Grouped grouped(call, false);
   grouped.bias = &call.in[3];
   grouped.weights = call.inCount > 4 ? &call.in[4] : nullptr;
@@ -165,9 +164,7 @@ struct SquareBuffers {
 
 /// The kernels with tiles also sum the squares of what they write. Otherwise, a second kernel reads
 /// the result again.
-void runSquares(const Call &call) {
-  Scratch scratch(call);
-  SquareBuffers buffers(call, scratch);
+void runSquares(const Call &call, const SquareBuffers &buffers) {
   Grouped grouped(call, true);
   auto *ss = static_cast<double *>(call.out[1].data);
   Queue &queue = queueOf(call);
@@ -223,9 +220,9 @@ Grouped::Grouped(const Call &call, bool isGradient_)
 
 SHARDC_KERNEL(GroupedMatMul, acceptsAs, run<false>, workspace<false>);
 SHARDC_KERNEL(GroupedMatMulScaled, acceptsAs, run<false>, workspace<false>);
-SHARDC_KERNEL(GroupedMatMulBias, acceptsAs, runBias, workspaceOf<GroupList>);
+SHARDC_KERNEL(GroupedMatMulBias, acceptsAs, withBuffers<runBias>);
 SHARDC_KERNEL(GroupedMatMulBwd, acceptsAs, run<true>, workspace<true>);
-const Kernel kGroupedMatMulBwdSquares = {"grouped_matmul_bwd_squares_cuda", runSquares,
-                                         acceptsSquares, workspaceOf<SquareBuffers>};
+const Kernel kGroupedMatMulBwdSquares =
+    kernelOf("grouped_matmul_bwd_squares_cuda", acceptsSquares, withBuffers<runSquares>);
 
 } // namespace shardc::kernels::cuda

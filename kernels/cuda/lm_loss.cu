@@ -131,9 +131,7 @@ void lossesOfChunk(const Work &work, const void *x, int64_t begin, int64_t rows,
   launchLossRows(p, mode, work.queue);
 }
 
-void runLmLoss(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runLmLoss(const Call &call, const Buffers &buffers) {
   Work work = begin(call, buffers);
   int64_t rows = call.in[X].rows(), chunk = chunkRows(call);
   for (int64_t at = 0; at < rows; at += chunk) {
@@ -173,9 +171,7 @@ void inputGradient(const Work &work, int64_t begin, int64_t rows) {
     launchFinishProduct(work.buffers.dx, nullptr, part, work.queue);
 }
 
-void runLmLossGrad(const Call &call) {
-  Scratch scratch(call);
-  GradBuffers buffers(call, scratch);
+void runLmLossGrad(const Call &call, const GradBuffers &buffers) {
   Work work = begin(call, buffers);
   int64_t rows = call.in[X].rows(), chunk = chunkRows(call);
   for (int64_t at = 0; at < rows; at += chunk) {
@@ -191,9 +187,7 @@ void runLmLossGrad(const Call &call) {
 
 /// Chunks differ in their number of rows and in whether they accumulate into dw. The first, second
 /// and last chunk cover all cases.
-template <typename TBuffers, bool kGradients> void tune(const Call &call) {
-  Scratch scratch(call);
-  TBuffers buffers(call, scratch);
+void tune(const Call &call, const Buffers &buffers, bool hasGradients) {
   Work work = begin(call, buffers);
   work.isPreparing = true;
   int64_t rows = call.in[X].rows(), chunk = chunkRows(call);
@@ -202,20 +196,23 @@ template <typename TBuffers, bool kGradients> void tune(const Call &call) {
     if (at > chunk && count == chunk)
       continue;
     const void *x = rowsOfX(work, at, count);
-    lossesOfChunk(work, x, at, count, kGradients);
-    if (kGradients) {
+    lossesOfChunk(work, x, at, count, hasGradients);
+    if (hasGradients) {
       addWeightGradient(work, x, at, count);
       inputGradient(work, at, count);
     }
   }
 }
 
+void tuneLosses(const Call &call, const Buffers &buffers) { tune(call, buffers, false); }
+void tuneGradients(const Call &call, const GradBuffers &buffers) { tune(call, buffers, true); }
+
 } // namespace
 
-void tuneLmLoss(const Call &call) { tune<Buffers, false>(call); }
-void tuneLmLossGrad(const Call &call) { tune<GradBuffers, true>(call); }
+void tuneLmLoss(const Call &call) { runWithBuffers<tuneLosses>(call); }
+void tuneLmLossGrad(const Call &call) { runWithBuffers<tuneGradients>(call); }
 
-SHARDC_KERNEL(LmLoss, acceptsAs, runLmLoss, workspaceOf<Buffers>);
-SHARDC_KERNEL(LmLossGrad, acceptsAs, runLmLossGrad, workspaceOf<GradBuffers>);
+SHARDC_KERNEL(LmLoss, acceptsAs, withBuffers<runLmLoss>);
+SHARDC_KERNEL(LmLossGrad, acceptsAs, withBuffers<runLmLossGrad>);
 
 } // namespace shardc::kernels::cuda

@@ -162,31 +162,24 @@ template <Epilogue kEpilogue> struct JoinedBuffers : Buffers {
       : Buffers(Joined(call, kEpilogue).product, scratch) {}
 };
 
-void runMatMul(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
-  runProduct(call, buffers);
+void runMatMulAdd(const Call &call, const AddBuffers &buffers) {
+  runProduct(accumulating(call), buffers);
 }
-
-void runMatMulAdd(const Call &call) { runMatMul(accumulating(call)); }
 
 void runApart(const Joined &joined, const Buffers &buffers) {
   runProduct(joined.product, buffers);
   joined.rest.run(joined.other);
 }
 
-template <Epilogue kEpilogue> void run(const Call &call) {
-  Scratch scratch(call);
-  JoinedBuffers<kEpilogue> buffers(call, scratch);
+template <Epilogue kEpilogue> void run(const Call &call, const JoinedBuffers<kEpilogue> &buffers) {
   Joined joined(call, kEpilogue);
   Queue &queue = queueOf(call);
   if (!canJoin(call) || !runGemmWithEpilogue(joined.gemm(call, buffers), buffers.gemm, queue))
     runApart(joined, buffers);
 }
 
-template <Epilogue kEpilogue> void tuneJoined(const Call &call) {
-  Scratch scratch(call);
-  JoinedBuffers<kEpilogue> buffers(call, scratch);
+template <Epilogue kEpilogue>
+void tuneJoined(const Call &call, const JoinedBuffers<kEpilogue> &buffers) {
   Joined joined(call, kEpilogue);
   Queue &queue = queueOf(call);
   if (canJoin(call))
@@ -195,26 +188,24 @@ template <Epilogue kEpilogue> void tuneJoined(const Call &call) {
     tuneGemm(gemmOf(joined.product, buffers), buffers.gemm, queue);
 }
 
-} // namespace
-
-void tuneMatMul(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void tuneProduct(const Call &call, const Buffers &buffers) {
   tuneGemm(gemmOf(call, buffers), buffers.gemm, queueOf(call));
 }
-void tuneMatMulAdd(const Call &call) { tuneMatMul(accumulating(call)); }
-void tuneMatMulGelu(const Call &call) { tuneJoined<Epilogue::Gelu>(call); }
-void tuneMatMulGeluBwd(const Call &call) { tuneJoined<Epilogue::GeluBwd>(call); }
 
-const Kernel kMatMul = {"matmul_cublaslt", runMatMul, acceptsAs<&host::kMatMul>,
-                        workspaceOf<Buffers>};
-const Kernel kMatMulAdd = {"matmul_add_cublaslt", runMatMulAdd, acceptsAs<&host::kMatMulAdd>,
-                           workspaceOf<AddBuffers>};
-const Kernel kMatMulGelu = {"matmul_gelu_cublaslt", run<Epilogue::Gelu>,
-                            acceptsAs<&host::kMatMulGelu>,
-                            workspaceOf<JoinedBuffers<Epilogue::Gelu>>};
-const Kernel kMatMulGeluBwd = {"matmul_gelu_bwd_cublaslt", run<Epilogue::GeluBwd>,
-                               acceptsAs<&host::kMatMulGeluBwd>,
-                               workspaceOf<JoinedBuffers<Epilogue::GeluBwd>>};
+} // namespace
+
+void tuneMatMul(const Call &call) { runWithBuffers<tuneProduct>(call); }
+void tuneMatMulAdd(const Call &call) { tuneMatMul(accumulating(call)); }
+void tuneMatMulGelu(const Call &call) { runWithBuffers<tuneJoined<Epilogue::Gelu>>(call); }
+void tuneMatMulGeluBwd(const Call &call) { runWithBuffers<tuneJoined<Epilogue::GeluBwd>>(call); }
+
+const Kernel kMatMul =
+    kernelOf("matmul_cublaslt", acceptsAs<&host::kMatMul>, withBuffers<runProduct>);
+const Kernel kMatMulAdd =
+    kernelOf("matmul_add_cublaslt", acceptsAs<&host::kMatMulAdd>, withBuffers<runMatMulAdd>);
+const Kernel kMatMulGelu = kernelOf("matmul_gelu_cublaslt", acceptsAs<&host::kMatMulGelu>,
+                                    withBuffers<run<Epilogue::Gelu>>);
+const Kernel kMatMulGeluBwd = kernelOf("matmul_gelu_bwd_cublaslt", acceptsAs<&host::kMatMulGeluBwd>,
+                                       withBuffers<run<Epilogue::GeluBwd>>);
 
 } // namespace shardc::kernels::cuda

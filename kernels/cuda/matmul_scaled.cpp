@@ -89,9 +89,7 @@ void alignScales(const Call &call, const Buffers &buffers) {
   }
 }
 
-void run(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void run(const Call &call, const Buffers &buffers) {
   alignScales(call, buffers);
   runGemm(gemmOf(call, buffers), buffers.gemm, queueOf(call));
   if (buffers.product)
@@ -104,14 +102,14 @@ const char *accepts(const Call &call) {
   return call.in[2].dtype == DType::U8 ? "GPUs have no kernel for scales of e8m0 yet" : nullptr;
 }
 
-} // namespace
-
-void tuneMatMulScaled(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void tuneProduct(const Call &call, const Buffers &buffers) {
   tuneGemm(gemmOf(call, buffers), buffers.gemm, queueOf(call));
 }
 
-const Kernel kMatMulScaled = {"matmul_scaled_cublaslt", run, accepts, workspaceOf<Buffers>};
+} // namespace
+
+void tuneMatMulScaled(const Call &call) { runWithBuffers<tuneProduct>(call); }
+
+const Kernel kMatMulScaled = kernelOf("matmul_scaled_cublaslt", accepts, withBuffers<run>);
 
 } // namespace shardc::kernels::cuda

@@ -381,9 +381,7 @@ void updateDivided(const Call &call, MatrixBatch p) {
   forEachBatchOfParts(host::partsToUpdate(call), std::numeric_limits<int64_t>::max(), update);
 }
 
-void runMuon(const Call &call) {
-  Scratch scratch(call);
-  MuonBuffers buffers(call, scratch);
+void runMuon(const Call &call, const MuonBuffers &buffers) {
   const bool isWhole = host::hasWholeUpdates(call);
   MatrixBatch p = batchOf(call, call.out[1], isWhole ? &call.in[host::kWholeUpdates] : nullptr);
   p.hasWeight = call.outCount > 2;
@@ -412,6 +410,6 @@ void runMuonUpdate(const Call &call) {
 } // namespace
 
 SHARDC_KERNEL(MuonUpdate, acceptsAs, runMuonUpdate);
-SHARDC_KERNEL(Muon, acceptsAs, runMuon, workspaceOf<MuonBuffers>);
+SHARDC_KERNEL(Muon, acceptsAs, withBuffers<runMuon>);
 
 } // namespace shardc::kernels::cuda

@@ -133,9 +133,7 @@ void multiplyByTransposes(const Call &call, const SumsBuffers &buffers,
   MatrixProducts::enqueueSymmetric(call, {&gram, 1}, buffers.gemm);
 }
 
-void runMuonSums(const Call &call) {
-  Scratch scratch(call);
-  SumsBuffers buffers(call, scratch);
+void runMuonSums(const Call &call, const SumsBuffers &buffers) {
   clearFrom(call, 0);
   forEachBatchOfParts(host::partsOfSteps(call), kNsBatchElements,
                       [&](std::span<const MatrixPart> parts, int64_t first) {
@@ -188,9 +186,7 @@ void takeStep(const Call &call, const StepBuffers &buffers, std::span<const Matr
   products.enqueue(MatrixProducts::sumOf(part.isOfRows() ? left : right, factor, step.a, x));
 }
 
-void runMuonStep(const Call &call) {
-  Scratch scratch(call);
-  StepBuffers buffers(call, scratch);
+void runMuonStep(const Call &call, const StepBuffers &buffers) {
   const std::vector<MatrixPart> all = host::partsOfSteps(call);
   clearFrom(call, all.empty() ? 0 : all.back().at + all.back().place.numel());
   forEachBatchOfParts(all, batchProducts(call),
@@ -204,7 +200,7 @@ void runMuonStep(const Call &call) {
 
 } // namespace
 
-SHARDC_KERNEL(MuonSums, acceptsAs, runMuonSums, workspaceOf<SumsBuffers>);
-SHARDC_KERNEL(MuonStep, acceptsAs, runMuonStep, workspaceOf<StepBuffers>);
+SHARDC_KERNEL(MuonSums, acceptsAs, withBuffers<runMuonSums>);
+SHARDC_KERNEL(MuonStep, acceptsAs, withBuffers<runMuonStep>);
 
 } // namespace shardc::kernels::cuda

@@ -375,9 +375,8 @@ template <const Kernel *kOracle> const char *accepts(const Call &call) {
 }
 
 /// `kHasOwn`: the op may have a gradient of its weight; rmsnorm always has one, layernorm may.
-template <bool kCentered, bool kHasOwn = true> void runNormBwd(const Call &call) {
-  Scratch scratch(call);
-  Buffers<kCentered> buffers(call, scratch);
+template <bool kCentered, bool kHasOwn = true>
+void runNormBwd(const Call &call, const Buffers<kCentered> &buffers) {
   constexpr int kStatistics = kCentered ? 2 : 1;
   const Tensor &dy = call.in[0], &x = call.in[1], &w = call.in[2], &dx = call.out[0];
   bool hasResidual = call.inCount > 3 + kStatistics;
@@ -414,8 +413,8 @@ template <bool kCentered, bool kHasOwn = true> void runNormBwd(const Call &call)
 
 } // namespace
 
-SHARDC_KERNEL(RmsNormBwd, accepts, runNormBwd<false>, workspaceOf<Buffers<false>>);
-SHARDC_KERNEL(RmsNormDx, accepts, runNormBwd<false, false>, workspaceOf<Buffers<false>>);
-SHARDC_KERNEL(LayerNormBwd, accepts, runNormBwd<true>, workspaceOf<Buffers<true>>);
+SHARDC_KERNEL(RmsNormBwd, accepts, withBuffers<runNormBwd<false>>);
+SHARDC_KERNEL(RmsNormDx, accepts, withBuffers<runNormBwd<false, false>>);
+SHARDC_KERNEL(LayerNormBwd, accepts, withBuffers<runNormBwd<true>>);
 
 } // namespace shardc::kernels::cuda

@@ -129,9 +129,7 @@ __global__ void __launch_bounds__(kSumWarps *kWarp)
 
 /// The squares and dot products of whole rows come from operands, since this rank has only a part
 /// of each row.
-void runRmsNormPartBwd(const Call &call) {
-  Scratch scratch(call);
-  RowSumBuffers buffers(call, scratch);
+void runRmsNormPartBwd(const Call &call, const RowSumBuffers &buffers) {
   const Tensor &dy = call.in[0], &x = call.in[1], &w = call.in[2], &dx = call.out[0];
   Backward p = {dataOf(dy), dataOf(x), dataOf(w), dataOf(dx)};
   p.squares = static_cast<const float *>(call.in[3].data);
@@ -152,6 +150,6 @@ void runRmsNormPartBwd(const Call &call) {
 
 SHARDC_KERNEL(DotRows, acceptsAs, runDotRows);
 SHARDC_KERNEL(RmsNormPart, acceptsAs, runRmsNormPart);
-SHARDC_KERNEL(RmsNormPartBwd, acceptsAs, runRmsNormPartBwd, workspaceOf<RowSumBuffers>);
+SHARDC_KERNEL(RmsNormPartBwd, acceptsAs, withBuffers<runRmsNormPartBwd>);
 
 } // namespace shardc::kernels::cuda

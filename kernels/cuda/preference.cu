@@ -137,9 +137,7 @@ struct Buffers {
   }
 };
 
-void runPreferenceLoss(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runPreferenceLoss(const Call &call, const Buffers &buffers) {
   auto floats = [](const Tensor &tensor) { return static_cast<float *>(tensor.data); };
   const Tensor &mask = call.in[1];
   Pairs p = {floats(call.in[0]),
@@ -160,6 +158,6 @@ void runPreferenceLoss(const Call &call) {
 
 } // namespace
 
-SHARDC_KERNEL(PreferenceLoss, acceptsAs, runPreferenceLoss, workspaceOf<Buffers>);
+SHARDC_KERNEL(PreferenceLoss, acceptsAs, withBuffers<runPreferenceLoss>);
 
 } // namespace shardc::kernels::cuda

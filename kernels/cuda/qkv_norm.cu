@@ -476,9 +476,7 @@ void runSplitNorm(const Call &call) {
                n);
 }
 
-void runMergeNorm(const Call &call) {
-  Scratch scratch(call);
-  BwdBuffers buffers(call, scratch);
+void runMergeNorm(const Call &call, const BwdBuffers &buffers) {
   Parts parts(call, true);
   Qkv p = parts.rows(call, true);
   Norms n = parts.norms(call, p, true);
@@ -510,6 +508,6 @@ template <const Kernel *kOracle> const char *accepts(const Call &call) {
 } // namespace
 
 SHARDC_KERNEL(SplitQkvNormRope, accepts, runSplitNorm);
-SHARDC_KERNEL(MergeQkvNormRope, accepts, runMergeNorm, workspaceOf<BwdBuffers>);
+SHARDC_KERNEL(MergeQkvNormRope, accepts, withBuffers<runMergeNorm>);
 
 } // namespace shardc::kernels::cuda

@@ -51,9 +51,7 @@ struct RowBuffers {
 };
 
 /// Each block sums a slab of rows; another kernel adds the slabs in order.
-void runReduceRows(const Call &call) {
-  Scratch scratch(call);
-  RowBuffers buffers(call, scratch);
+void runReduceRows(const Call &call, const RowBuffers &buffers) {
   const Tensor &x = call.in[0];
   int slabs = slabsFor(call);
   dim3 grid(static_cast<unsigned>(ceilDiv(x.cols(), kWarp * kChunk)), static_cast<unsigned>(slabs));
@@ -247,9 +245,7 @@ void launchTakeSums(const Call &call, int64_t copies, double *partials) {
 
 /// Collects the ranges of all shards in pieces of a few launches, each of which writes
 /// squareBlocks() partial sums. One last kernel adds all partial sums in order.
-void runSumSquares(const Call &call) {
-  Scratch scratch(call);
-  SquareBuffers buffers(call, scratch);
+void runSumSquares(const Call &call, const SquareBuffers &buffers) {
   Pieces pieces = {};
   const int64_t copies = host::copiesOf(call);
   const int blocks = squareBlocks(call);
@@ -313,9 +309,9 @@ void launchAddSquares(const double *partials, int64_t count, double copies, doub
   launchKernel(addSquares, 1, 1024, 0, queue, partials, static_cast<int>(count), copies, ss);
 }
 
-SHARDC_KERNEL(ReduceRows, acceptsAs, runReduceRows, workspaceOf<RowBuffers>);
+SHARDC_KERNEL(ReduceRows, acceptsAs, withBuffers<runReduceRows>);
 SHARDC_KERNEL(TokenCount, acceptsAs, runTokenCount);
-const Kernel kSumSquares = {"sum_squares_cuda", runSumSquares, acceptsSumSquares,
-                            workspaceOf<SquareBuffers>};
+const Kernel kSumSquares =
+    kernelOf("sum_squares_cuda", acceptsSumSquares, withBuffers<runSumSquares>);
 
 } // namespace shardc::kernels::cuda

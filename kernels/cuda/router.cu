@@ -215,10 +215,7 @@ void choose(const Call &call, const Buffers &buffers, const double *added) {
   launchKernel(chooseExperts, blocksOfRouter(p.rows), kRouterWarps * kWarp, 0, queueOf(call), p);
 }
 
-void runRouterTopk(const Call &call) {
-  Scratch scratch(call);
-  choose(call, Buffers(call, scratch), nullptr);
-}
+void runRouterTopk(const Call &call, const Buffers &buffers) { choose(call, buffers, nullptr); }
 
 // ---- router_sinkhorn ----
 
@@ -340,9 +337,7 @@ struct SinkhornBuffers {
 
 /// All blocks must exchange column sums in each iteration, so one cluster of blocks does all
 /// the work, or one block where there are no clusters.
-void runRouterSinkhorn(const Call &call) {
-  Scratch scratch(call);
-  SinkhornBuffers buffers(call, scratch);
+void runRouterSinkhorn(const Call &call, const SinkhornBuffers &buffers) {
   const Tensor &logits = call.in[0];
   Sinkhorn p = {static_cast<const float *>(logits.data),
                 logits.rows(),
@@ -475,8 +470,8 @@ void runRouterTopkBwd(const Call &call) {
 
 } // namespace
 
-SHARDC_KERNEL(RouterTopk, acceptsAs, runRouterTopk, workspaceOf<Buffers>);
-SHARDC_KERNEL(RouterSinkhorn, acceptsAs, runRouterSinkhorn, workspaceOf<SinkhornBuffers>);
+SHARDC_KERNEL(RouterTopk, acceptsAs, withBuffers<runRouterTopk>);
+SHARDC_KERNEL(RouterSinkhorn, acceptsAs, withBuffers<runRouterSinkhorn>);
 SHARDC_KERNEL(RouterTopkBwd, acceptsAs, runRouterTopkBwd);
 
 } // namespace shardc::kernels::cuda

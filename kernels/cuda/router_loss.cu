@@ -74,9 +74,7 @@ struct LoadBuffers {
   }
 };
 
-void runExpertLoad(const Call &call) {
-  Scratch scratch(call);
-  LoadBuffers buffers(call, scratch);
+void runExpertLoad(const Call &call, const LoadBuffers &buffers) {
   const Tensor &ids = call.in[0], &load = call.out[0];
   Load p = {static_cast<const int32_t *>(ids.data),
             buffers.counts,
@@ -302,7 +300,7 @@ void runExpertBiasUpdate(const Call &call) {
 
 } // namespace
 
-SHARDC_KERNEL(ExpertLoad, acceptsAs, runExpertLoad, workspaceOf<LoadBuffers>);
+SHARDC_KERNEL(ExpertLoad, acceptsAs, withBuffers<runExpertLoad>);
 SHARDC_KERNEL(RouterLoss, acceptsAs, runLosses<1>);
 SHARDC_KERNEL(RouterLossBwd, acceptsAs, runGradients<1>);
 SHARDC_KERNEL(RouterZLoss, acceptsAs, runLosses<0>);

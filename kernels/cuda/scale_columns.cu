@@ -161,9 +161,7 @@ __global__ void __launch_bounds__(kSumWarps *kWarp)
   addWarps(dm, p.partials, p.cols);
 }
 
-void runScaleBwd(const Call &call) {
-  Scratch scratch(call);
-  RowSumBuffers buffers(call, scratch);
+void runScaleBwd(const Call &call, const RowSumBuffers &buffers) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   Backward p = {dataOf(dy),       dataOf(x), dataOf(dx), scalesOf(call, 2),
                 buffers.partials, x.rows(),  x.cols()};
@@ -179,6 +177,6 @@ void runScaleBwd(const Call &call) {
 
 SHARDC_KERNEL(AdapterSquares, acceptsAs, runSquares);
 SHARDC_KERNEL(ScaleColumns, acceptsAs, runScale);
-SHARDC_KERNEL(ScaleColumnsBwd, acceptsAs, runScaleBwd, workspaceOf<RowSumBuffers>);
+SHARDC_KERNEL(ScaleColumnsBwd, acceptsAs, withBuffers<runScaleBwd>);
 
 } // namespace shardc::kernels::cuda

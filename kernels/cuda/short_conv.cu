@@ -176,11 +176,10 @@ struct Buffers {
       : partials(scratch.take<float>(sumGrid(call.in[0]).y * call.in[2].numel())) {}
 };
 
-void runConvBwd(const Call &call) {
-  Scratch scratch(call);
+void runConvBwd(const Call &call, const Buffers &buffers) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   Conv p(call, 1, dy);
-  p.dx = dataOf(dx), p.partials = Buffers(call, scratch).partials;
+  p.dx = dataOf(dx), p.partials = buffers.partials;
   const dim3 grid = sumGrid(dy);
   forMode(modeOf({&dy, &x, &dx}, p.cols), [&]<Mode M>() {
     launchKernel(convolveBwd<M>, grid, dim3(kWarp, kSumWarps), 0, queueOf(call), p);
@@ -200,6 +199,6 @@ template <const Kernel *kOracle> const char *acceptsTaps(const Call &call) {
 } // namespace
 
 SHARDC_KERNEL(ShortConv, acceptsTaps, runConv);
-SHARDC_KERNEL(ShortConvBwd, acceptsTaps, runConvBwd, workspaceOf<Buffers>);
+SHARDC_KERNEL(ShortConvBwd, acceptsTaps, withBuffers<runConvBwd>);
 
 } // namespace shardc::kernels::cuda

@@ -11,7 +11,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Dropout.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -175,9 +174,7 @@ void attendHead(const Task &task, const Dropout &dropout) {
 }
 
 /// Keys and values of a group are converted to fp32 once for all its heads.
-void runAttention(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runAttention(const Call &call, const Buffers &buffers) {
   AttentionExtents extents(call.in[0], call.in[2]);
   Dropout dropout(call.attrs);
   const int32_t *docs = static_cast<const int32_t *>(call.in[3].data);
@@ -202,7 +199,6 @@ void runAttention(const Call &call) {
 
 } // namespace
 
-const Kernel kAttention =
-    kernelOf<OpKind::Attention, acceptsAttention>(runAttention, workspaceOf<Buffers>);
+const Kernel kAttention = kernelOf<OpKind::Attention, acceptsAttention>(withBuffers<runAttention>);
 
 } // namespace shardc::kernels::host

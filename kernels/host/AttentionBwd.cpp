@@ -10,7 +10,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Dropout.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -123,9 +122,7 @@ void differentiateBlock(const Task &task, const Dropout &dropout, int64_t begin,
 
 /// dk and dv of a group are summed in fp32 over all query heads of the group before they are
 /// rounded once.
-void runAttentionBwd(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runAttentionBwd(const Call &call, const Buffers &buffers) {
   AttentionExtents extents(call.in[Q], call.in[V]);
   Dropout dropout(call.attrs);
   const int32_t *docs = static_cast<const int32_t *>(call.in[Docs].data);
@@ -166,6 +163,6 @@ void runAttentionBwd(const Call &call) {
 } // namespace
 
 const Kernel kAttentionBwd =
-    kernelOf<OpKind::AttentionBwd, acceptsAttentionBwd>(runAttentionBwd, workspaceOf<Buffers>);
+    kernelOf<OpKind::AttentionBwd, acceptsAttentionBwd>(withBuffers<runAttentionBwd>);
 
 } // namespace shardc::kernels::host

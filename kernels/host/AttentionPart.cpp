@@ -15,7 +15,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Dropout.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 #include "kernels/host/Slices.h"
 
 #include <algorithm>
@@ -231,9 +230,7 @@ void attendHead(const Task &task, const Buffers &buffers, const Dropout &dropout
   }
 }
 
-void runPart(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runPart(const Call &call, const Buffers &buffers) {
   Operands in(call, false);
   Extents e(in.q, in.v);
   Positions positions(call, in, e, buffers.positions);
@@ -336,9 +333,7 @@ void differentiateHead(const Task &task, const BwdBuffers &buffers, const Dropou
 }
 
 /// As runAttentionBwd, with queries and keys of different lengths and with positions as operands.
-void runPartBwd(const Call &call) {
-  Scratch scratch(call);
-  BwdBuffers buffers(call, scratch);
+void runPartBwd(const Call &call, const BwdBuffers &buffers) {
   Operands in(call, true);
   Extents e(in.q, in.v);
   Positions positions(call, in, e, buffers.positions);
@@ -386,9 +381,7 @@ struct JoinBuffers {
 /// Joins two partial results of the same queries: o = sum of exp(lse_i - lse)·o_i, lse = log(sum of
 /// exp(lse_i)). Weights are relative to the larger lse, so nothing overflows. A part without
 /// visible keys has weight 0.
-void runJoin(const Call &call) {
-  Scratch scratch(call);
-  JoinBuffers buffers(call, scratch);
+void runJoin(const Call &call, const JoinBuffers &buffers) {
   int64_t heads = call.in[1].shape[1], positions = call.in[1].shape[2];
   int64_t rows = call.in[1].numel(), channels = call.in[0].numel() / rows;
   const auto *lseA = static_cast<const float *>(call.in[1].data);
@@ -414,10 +407,9 @@ void runJoin(const Call &call) {
 
 } // namespace
 
-const Kernel kAttentionPart =
-    kernelOf<OpKind::AttentionPart, acceptsPart>(runPart, workspaceOf<Buffers>);
+const Kernel kAttentionPart = kernelOf<OpKind::AttentionPart, acceptsPart>(withBuffers<runPart>);
 const Kernel kAttentionPartBwd =
-    kernelOf<OpKind::AttentionPartBwd, acceptsPartBwd>(runPartBwd, workspaceOf<BwdBuffers>);
-const Kernel kAttentionJoin = kernelOf<OpKind::AttentionJoin>(runJoin, workspaceOf<JoinBuffers>);
+    kernelOf<OpKind::AttentionPartBwd, acceptsPartBwd>(withBuffers<runPartBwd>);
+const Kernel kAttentionJoin = kernelOf<OpKind::AttentionJoin>(withBuffers<runJoin>);
 
 } // namespace shardc::kernels::host

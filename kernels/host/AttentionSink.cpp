@@ -6,7 +6,6 @@
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -45,9 +44,7 @@ struct Buffers {
 };
 
 /// Weights are relative to the larger of lse and sink, so exp cannot overflow.
-void runSink(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runSink(const Call &call, const Buffers &buffers) {
   Extents e(call.in[0], call.in[1]);
   const float *sinks = buffers.sinks;
   if (call.inCount > 2)
@@ -86,9 +83,7 @@ struct BwdBuffers {
 
 /// A sink adds exp(sink) to the denominator of every softmax of its head. Its gradient is the sum
 /// over rows of -exp(sink - lse) · dot(dO, O). Heads of other ranks get 0.
-void runSinkBwd(const Call &call) {
-  Scratch scratch(call);
-  BwdBuffers buffers(call, scratch);
+void runSinkBwd(const Call &call, const BwdBuffers &buffers) {
   Extents e(call.in[1], call.in[2]);
   const float *sinks = readF32(call.in[3], call.index * e.heads, e.heads, buffers.sinks);
   const auto *lse = static_cast<const float *>(call.in[2].data);
@@ -109,8 +104,8 @@ void runSinkBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kAttentionSink = kernelOf<OpKind::AttentionSink>(runSink, workspaceOf<Buffers>);
+const Kernel kAttentionSink = kernelOf<OpKind::AttentionSink>(withBuffers<runSink>);
 const Kernel kAttentionSinkBwd =
-    kernelOf<OpKind::AttentionSinkBwd, nullptr, 1>(runSinkBwd, workspaceOf<BwdBuffers>);
+    kernelOf<OpKind::AttentionSinkBwd, nullptr, 1>(withBuffers<runSinkBwd>);
 
 } // namespace shardc::kernels::host

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "kernels/api/Kernel.h"
+#include "kernels/host/Scratch.h"
 #include "runtime/plan/OpInfo.h"
 
 namespace shardc::plan {
@@ -85,6 +85,10 @@ constexpr Kernel kernelOf(KernelFn run, size_t (*workspaceBytes)(const Call &) =
   return {kKernelName<kKind, kHostEnd>.data(), run, acceptsRow<kKind, kMore, kAccumulates>,
           workspaceBytes};
 }
+template <OpKind kKind, AcceptsFn kMore = nullptr, uint32_t kAccumulates = 0>
+constexpr Kernel kernelOf(const Work &work) {
+  return kernelOf<kKind, kMore, kAccumulates>(work.run, work.workspaceBytes);
+}
 
 inline bool isData(const Tensor &t) { return isComputeType(t.dtype); }
 inline bool isVector(const Tensor &t, int64_t n) { return t.rank == 1 && t.shape[0] == n; }
@@ -92,11 +96,6 @@ inline bool isScalar(const Tensor &t, DType type) { return t.dtype == type && t.
 
 inline bool sameShape(const Tensor &a, const Tensor &b) {
   return a.rank == b.rank && std::equal(a.shape, a.shape + a.rank, b.shape);
-}
-
-/// Whether both have the same number of rows of the same length; leading dimensions may differ.
-inline bool sameMatrix(const Tensor &a, const Tensor &b) {
-  return a.cols() == b.cols() && a.numel() == b.numel();
 }
 
 /// Null if `positions` is null or i32[B, S] with the B and S of `heads`; otherwise the reason.

@@ -13,7 +13,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/RowGroups.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 #include "runtime/base/Router.h"
 
 #include <algorithm>
@@ -56,9 +55,7 @@ void assignCapacity(int32_t *counts, int64_t slots, int64_t groups, int64_t slot
 
 /// Gives each choice the next row of its group, in the order of tokens. A choice beyond the group's
 /// capacity, or without a group, gets a negative number that says which.
-void runMakeRuns(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runMakeRuns(const Call &call, const Buffers &buffers) {
   const int32_t *ids = static_cast<const int32_t *>(call.in[0].data);
   int32_t *counts = static_cast<int32_t *>(call.out[0].data);
   int32_t *places = static_cast<int32_t *>(call.out[1].data);
@@ -154,8 +151,7 @@ void runCombineBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kMakeRuns =
-    kernelOf<OpKind::MakeRuns, acceptsMakeRuns>(runMakeRuns, workspaceOf<Buffers>);
+const Kernel kMakeRuns = kernelOf<OpKind::MakeRuns, acceptsMakeRuns>(withBuffers<runMakeRuns>);
 const Kernel kDispatch = kernelOf<OpKind::Dispatch>(runDispatch);
 const Kernel kCombine = kernelOf<OpKind::Combine>(runCombine);
 const Kernel kCombineBwd = kernelOf<OpKind::CombineBwd, nullptr, 1>(runCombineBwd);

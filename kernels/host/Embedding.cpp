@@ -11,7 +11,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 #include <cstring>
@@ -144,16 +143,13 @@ void addRows(const Call &call, const TableRows &table, double scale, const Buffe
   }
 }
 
-void runEmbeddingBwd(const Call &call) {
-  Scratch scratch(call);
-  addRows(call, rowsOfMember(call, call.out[0]), 1.0, Buffers(call, scratch));
+void runEmbeddingBwd(const Call &call, const Buffers &buffers) {
+  addRows(call, rowsOfMember(call, call.out[0]), 1.0, buffers);
 }
 
 /// The shard may have other parameters before and after the rows of the table. Their gradients
 /// become 0, unless the result is accumulated.
-void runEmbeddingShardBwd(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runEmbeddingShardBwd(const Call &call, const Buffers &buffers) {
   const Tensor &shard = call.out[0];
   TableRows table = rowsOfShard(call, call.in[0].cols());
   int64_t end = table.offset + table.count * call.in[0].cols();
@@ -172,10 +168,10 @@ void runEmbeddingShardBwd(const Call &call) {
 
 const Kernel kEmbedding = kernelOf<OpKind::Embedding>(runEmbedding);
 const Kernel kEmbeddingBwd =
-    kernelOf<OpKind::EmbeddingBwd, acceptsEmbeddingBwd, 1>(runEmbeddingBwd, workspaceOf<Buffers>);
+    kernelOf<OpKind::EmbeddingBwd, acceptsEmbeddingBwd, 1>(withBuffers<runEmbeddingBwd>);
 const Kernel kEmbeddingShard =
     kernelOf<OpKind::EmbeddingShard, acceptsEmbeddingShard>(runEmbeddingShard);
 const Kernel kEmbeddingShardBwd = kernelOf<OpKind::EmbeddingShardBwd, acceptsEmbeddingShardBwd, 1>(
-    runEmbeddingShardBwd, workspaceOf<Buffers>);
+    withBuffers<runEmbeddingShardBwd>);
 
 } // namespace shardc::kernels::host

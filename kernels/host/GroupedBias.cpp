@@ -11,7 +11,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/RowGroups.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 
@@ -52,9 +51,7 @@ struct GroupBuffers {
       : groups(call.in[2], call.in[0].shape[0], scratch) {}
 };
 
-void runGroupedBias(const Call &call) {
-  Scratch scratch(call);
-  GroupBuffers buffers(call, scratch);
+void runGroupedBias(const Call &call, GroupBuffers &buffers) {
   buffers.groups.read();
   addBiases(buffers.groups, call.in[0], call.in[1], weightsOf(call, 3), call.out[0]);
 }
@@ -75,9 +72,7 @@ struct SumBuffers {
 
 /// A group's gradient is the sum of its rows in all slots, each times its weight if there are
 /// weights.
-void runGroupedBiasBwd(const Call &call) {
-  Scratch scratch(call);
-  SumBuffers buffers(call, scratch);
+void runGroupedBiasBwd(const Call &call, SumBuffers &buffers) {
   RowGroups &groups = buffers.groups;
   groups.read();
   const Tensor *weights = weightsOf(call, 2);
@@ -96,9 +91,7 @@ void runGroupedBiasBwd(const Call &call) {
 
 /// The bias's part of the gradient of a row's weight: the dot product of dy and the bias of the
 /// row's group.
-void runGroupedBiasDot(const Call &call) {
-  Scratch scratch(call);
-  GroupBuffers buffers(call, scratch);
+void runGroupedBiasDot(const Call &call, GroupBuffers &buffers) {
   buffers.groups.read();
   int64_t cols = call.in[0].cols();
   float dy[kBlock], bias[kBlock];
@@ -133,10 +126,10 @@ void addBiases(const RowGroups &groups, const Tensor &x, const Tensor &bias, con
 }
 
 const Kernel kGroupedBias =
-    kernelOf<OpKind::GroupedBias, acceptsCounts<2>>(runGroupedBias, workspaceOf<GroupBuffers>);
-const Kernel kGroupedBiasBwd = kernelOf<OpKind::GroupedBiasBwd, acceptsCounts<1>, 1>(
-    runGroupedBiasBwd, workspaceOf<SumBuffers>);
-const Kernel kGroupedBiasDot = kernelOf<OpKind::GroupedBiasDot, acceptsCounts<2>>(
-    runGroupedBiasDot, workspaceOf<GroupBuffers>);
+    kernelOf<OpKind::GroupedBias, acceptsCounts<2>>(withBuffers<runGroupedBias>);
+const Kernel kGroupedBiasBwd =
+    kernelOf<OpKind::GroupedBiasBwd, acceptsCounts<1>, 1>(withBuffers<runGroupedBiasBwd>);
+const Kernel kGroupedBiasDot =
+    kernelOf<OpKind::GroupedBiasDot, acceptsCounts<2>>(withBuffers<runGroupedBiasDot>);
 
 } // namespace shardc::kernels::host

@@ -11,17 +11,210 @@
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
-#include "kernels/host/GroupedFloat8.h"
 #include "kernels/host/RowGroups.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
+#include "kernels/host/Float8Scales.h"
 #include "runtime/base/Float8.h"
 
 namespace shardc::kernels::host {
 namespace {
+
+/// A matrix in fp32 before quantisation.
+struct Operand {
+  float *numbers;
+  Extents extents;
+  bool isSummedDown; ///< the product sums along its columns
+  bool isRows;       ///< the rows of a group; otherwise an expert's matrix
+  DType type;
+};
+
+/// Replaces the numbers of a block by those that their codes in 8 bits stand for.
+void roundBlock(const Operand &operand, int64_t row, int64_t col, Extents block, bool isE8M0) {
+  int64_t rowEnd = std::min(row + block.rows, operand.extents.rows);
+  int64_t colEnd = std::min(col + block.cols, operand.extents.cols);
+  uint32_t most = 0;
+  for (int64_t r = row; r < rowEnd; ++r)
+    for (int64_t c = col; c < colEnd; ++c)
+      most = std::max(most, magnitudeBits(operand.numbers[r * operand.extents.cols + c]));
+  BlockScale scale = blockScaleOf(std::bit_cast<float>(most), operand.type, isE8M0);
+  for (int64_t r = row; r < rowEnd; ++r)
+    for (int64_t c = col; c < colEnd; ++c) {
+      float &number = operand.numbers[r * operand.extents.cols + c];
+      number = ofBits(toBits(number * scale.multiplier, operand.type), operand.type) * scale.scale;
+    }
+}
+
+/// The expected amax of an operand, and where its actual one is recorded.
+struct Amax {
+  const float *expected = nullptr; ///< null: use the actual amax
+  float *seen = nullptr;           ///< null: do not record
+};
+
+float roundWhole(const Operand &operand, const Amax &tensorAmax) {
+  int64_t count = operand.extents.rows * operand.extents.cols;
+  uint32_t most = 0;
+  for (int64_t i = 0; i < count; ++i)
+    most = std::max(most, magnitudeBits(operand.numbers[i]));
+  if (tensorAmax.seen)
+    *tensorAmax.seen = floatOfLargest(std::max(most, std::bit_cast<uint32_t>(*tensorAmax.seen)));
+  float amax = tensorAmax.expected ? *tensorAmax.expected : std::bit_cast<float>(most);
+  float multiplier = multiplierOf(amax, operand.type);
+  for (int64_t i = 0; i < count; ++i) {
+    float &number = operand.numbers[i]; // saturated, except if not finite
+    number = ofBits(toBits(std::isfinite(number) ? number * multiplier : kNan, operand.type),
+                    operand.type);
+  }
+  return 1.0f / multiplier;
+}
+
+/// Quantises the numbers. Returns the scale, which the product of the codes must be multiplied by.
+float quantize(const Operand &operand, Fp8Factors recipe, const Amax &tensorAmax) {
+  if (isScaledWhole(recipe))
+    return roundWhole(operand, tensorAmax);
+  bool isE8M0 = recipe == Fp8Factors::Mxfp8;
+  Extents block = blockOf(isE8M0           ? ScaleBlocks::Rows32
+                          : operand.isRows ? ScaleBlocks::Rows128
+                                           : ScaleBlocks::Squares128);
+  if (operand.isSummedDown)
+    std::swap(block.rows, block.cols);
+  for (int64_t row = 0; row < operand.extents.rows; row += block.rows)
+    for (int64_t col = 0; col < operand.extents.cols; col += block.cols)
+      roundBlock(operand, row, col, block, isE8M0);
+  return 1.0f;
+}
+
+void copyF32(const Tensor &from, int64_t offset, int64_t count, float *to) {
+  const float *numbers = readF32(from, offset, count, to);
+  if (numbers != to)
+    std::copy_n(numbers, count, to);
+}
+
+/// Copies the group's rows of all slots to `to`, and returns their number.
+int64_t gatherGroup(const Tensor &from, const RowGroups &groups, int64_t group, float *to) {
+  int64_t cols = from.cols(), found = 0;
+  for (int64_t slot = 0; slot < groups.slots; ++slot) {
+    int64_t rows = groups.rows(slot, group);
+    copyF32(from, groups.begin(slot, group) * cols, rows * cols, to + found * cols);
+    found += rows;
+  }
+  return found;
+}
+
+void scaleAll(float *numbers, int64_t count, float scale) {
+  for (int64_t i = 0; i < count; ++i)
+    numbers[i] *= scale;
+}
+
+DType typeOfFirst(const Call &call) { return call.attrs.e5m2 ? DType::F8E5M2 : DType::F8E4M3; }
+Fp8Factors recipeOf(const Call &call) { return static_cast<Fp8Factors>(call.attrs.fp8_recipe); }
+
+/// Amaxes of the operand with this slot, for one of this member's groups. Operand `amax` is the
+/// first one with amaxes.
+Amax magnitudeOf(const Call &call, int amax, int64_t slot, int64_t group) {
+  if (call.inCount <= amax)
+    return {};
+  int64_t groups = call.in[2].shape[1], at = slot + call.index * groups + group;
+  return {static_cast<const float *>(call.in[amax].data) + at,
+          call.outCount > 1 ? static_cast<float *>(call.out[1].data) + at : nullptr};
+}
+
+/// Scratch buffers in fp32 for one group: its rows from all slots (a), the other operand (b), and
+/// their product (c).
+struct Float8Buffers {
+  RowGroups groups;
+  float *a, *b, *c;
+
+  /// The buffers of a grouped_matmul, grouped_matmul_scaled, or gradient call.
+  Float8Buffers(const Call &call, Scratch &scratch)
+      : groups(call.in[2], call.in[0].shape[0], scratch) {
+    const Tensor &second = call.in[1], &result = call.out[0];
+    a = scratch.take<float>(call.in[0].numel());
+    b = scratch.take<float>(second.rank == 3 ? second.shape[1] * second.shape[2] : second.numel());
+    c = scratch.take<float>(result.rank == 3 ? result.shape[1] * result.shape[2] : result.numel());
+  }
+};
+
+/// Groups without rows multiply nothing, but the amaxes of their matrices are recorded.
+template <bool kIsScaled> void runFloat8(const Call &call, Float8Buffers &buffers) {
+  constexpr int kAmax = kIsScaled ? 4 : 3;
+  RowGroups &groups = buffers.groups;
+  const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
+  bool isTransposed = call.attrs.trans_b;
+  Fp8Factors recipe = recipeOf(call);
+  int64_t k = a.cols(), m = c.cols();
+  groups.read();
+  for (int64_t group = 0; group < groups.groups; ++group) {
+    float scale = 1;
+    if constexpr (kIsScaled) {
+      const auto *codes = static_cast<const uint8_t *>(b.data) + group * k * m;
+      std::transform(codes, codes + k * m, buffers.b,
+                     [](uint8_t code) { return ofBits(code, DType::F8E4M3); });
+      scale = static_cast<const float *>(call.in[3].data)[group * call.in[3].cols()];
+    } else {
+      copyF32(b, group * k * m, k * m, buffers.b);
+      scale =
+          quantize({buffers.b, {k * m / b.cols(), b.cols()}, !isTransposed, false, DType::F8E4M3},
+                   recipe, magnitudeOf(call, kAmax, call.attrs.b_slot, group));
+    }
+    int64_t rows = gatherGroup(a, groups, group, buffers.a);
+    if (rows == 0)
+      continue;
+    scale *= quantize({buffers.a, {rows, k}, false, true, typeOfFirst(call)}, recipe,
+                      magnitudeOf(call, kAmax, call.attrs.slot, group));
+    gemm(rows, m, k, 1.0f, {buffers.a, k}, {buffers.b, b.cols(), isTransposed}, 0.0f, buffers.c, m);
+    scaleAll(buffers.c, rows * m, scale);
+    for (int64_t slot = 0, done = 0; slot < groups.slots; done += groups.rows(slot++, group))
+      writeF32(c, groups.begin(slot, group) * m, groups.rows(slot, group) * m,
+               buffers.c + done * m);
+  }
+}
+
+/// Null, or the reason why the fp8 recipe, or the amaxes of the operands from operand `amax` on,
+/// are invalid.
+const char *checkFloat8(const Call &call, int amax) {
+  SHARDC_REQUIRE(call.attrs.fp8_recipe <= static_cast<int64_t>(Fp8Factors::Delayed),
+                 "fp8_recipe is not the number of a recipe");
+  bool isDelayed = recipeOf(call) == Fp8Factors::Delayed;
+  SHARDC_REQUIRE(isDelayed == (call.inCount > amax), "expected amaxes are not those of the recipe");
+  SHARDC_REQUIRE(call.inCount - amax <= 1 ? call.outCount == 1 : call.outCount == 2,
+                 "amaxes are seen in one of operands and results");
+  if (!isDelayed)
+    return nullptr;
+  int64_t groups = call.groupSize * call.in[2].shape[1];
+  SHARDC_REQUIRE(std::max(call.attrs.slot, call.attrs.b_slot) <= call.in[amax].numel() - groups,
+                 "a slot is beyond the amaxes");
+  return nullptr;
+}
+
+/// dW = Aᵀ·B of each group, whose rows from all slots are joined before they are quantized. A group
+/// without rows has a gradient of 0.
+void runFloat8Bwd(const Call &call, Float8Buffers &buffers) {
+  constexpr int kAmax = 3;
+  RowGroups &groups = buffers.groups;
+  const Tensor &a = call.in[0], &b = call.in[1], &dw = call.out[0];
+  int64_t k = a.cols(), m = b.cols();
+  groups.read();
+  for (int64_t group = 0; group < groups.groups; ++group) {
+    int64_t rows = gatherGroup(a, groups, group, buffers.a);
+    gatherGroup(b, groups, group, buffers.b);
+    std::fill_n(buffers.c, k * m, 0.0f);
+    if (rows > 0) {
+      Fp8Factors recipe = recipeOf(call);
+      float scale = quantize({buffers.a, {rows, k}, true, true, typeOfFirst(call)}, recipe,
+                             magnitudeOf(call, kAmax, call.attrs.slot, group)) *
+                    quantize({buffers.b, {rows, m}, true, true, DType::F8E4M3}, recipe,
+                             magnitudeOf(call, kAmax, call.attrs.b_slot, group));
+      gemm(k, m, rows, 1.0f, {buffers.a, k, true}, {buffers.b, m}, 0.0f, buffers.c, m);
+      scaleAll(buffers.c, k * m, scale);
+    }
+    writeF32(dw, group * k * m, k * m, buffers.c);
+  }
+}
 
 /// Number of rows that are computed at a time, so that conversion needs little scratch.
 constexpr int64_t kPanelRows = 512;
@@ -54,11 +247,7 @@ const char *acceptsGroupedMatMulScaled(const Call &call) {
 
 /// Multiplies the rows of a group in panels of `panelRows` rows, which bounds the workspace. A
 /// group's matrix is converted to fp32 once, and only if the group has rows.
-void runGroupedMatMul(const Call &call) {
-  if (call.attrs.fp8_recipe != 0)
-    return runGroupedFloat8(call);
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runPlain(const Call &call, Buffers &buffers) {
   RowGroups &groups = buffers.groups;
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
   int64_t k = a.cols(), m = c.cols();
@@ -98,11 +287,7 @@ const char *acceptsGroupedMatMulBwdSquares(const Call &call) {
 }
 
 /// dW = Aᵀ·B of each group, summed over its slots.
-void runGroupedMatMulBwd(const Call &call) {
-  if (call.attrs.fp8_recipe != 0)
-    return runGroupedFloat8Bwd(call);
-  Scratch scratch(call);
-  GradientBuffers buffers(call, scratch);
+void runPlainBwd(const Call &call, GradientBuffers &buffers) {
   RowGroups &groups = buffers.groups;
   const Tensor &a = call.in[0], &b = call.in[1], &dw = call.out[0];
   int64_t k = a.cols(), m = b.cols();
@@ -121,28 +306,32 @@ void runGroupedMatMulBwd(const Call &call) {
   }
 }
 
-void runGroupedMatMulBwdSquares(const Call &call) {
-  runGroupedMatMulBwd(call);
+void runBwdSquares(const Call &call, GradientBuffers &buffers) {
+  runPlainBwd(call, buffers);
   double total = 0;
   addSquares(call.out[0], 0, call.out[0].numel(), 1, total);
   *static_cast<double *>(call.out[1].data) = total;
 }
 
-template <typename Plain> size_t workspace(const Call &call) {
-  return call.attrs.fp8_recipe != 0 ? workspaceOf<Float8Buffers>(call) : workspaceOf<Plain>(call);
+/// Products in 8 bits have other buffers.
+template <auto kPlain, auto kFloat8> const Work &formOf(const Call &call) {
+  return call.attrs.fp8_recipe != 0 ? withBuffers<kFloat8> : withBuffers<kPlain>;
 }
+template <auto kPlain, auto kFloat8>
+constexpr Work byRecipe = {
+    [](const Call &call) { formOf<kPlain, kFloat8>(call).run(call); },
+    [](const Call &call) { return formOf<kPlain, kFloat8>(call).workspaceBytes(call); }};
 
 } // namespace
 
 const Kernel kGroupedMatMul =
-    kernelOf<OpKind::GroupedMatMul, acceptsProduct<3>>(runGroupedMatMul, workspace<Buffers>);
+    kernelOf<OpKind::GroupedMatMul, acceptsProduct<3>>(byRecipe<runPlain, runFloat8<false>>);
 const Kernel kGroupedMatMulScaled =
-    kernelOf<OpKind::GroupedMatMulScaled, acceptsGroupedMatMulScaled>(runGroupedScaled,
-                                                                      workspaceOf<Float8Buffers>);
-const Kernel kGroupedMatMulBwd = kernelOf<OpKind::GroupedMatMulBwd, acceptsProduct<3>, 1>(
-    runGroupedMatMulBwd, workspace<GradientBuffers>);
+    kernelOf<OpKind::GroupedMatMulScaled, acceptsGroupedMatMulScaled>(withBuffers<runFloat8<true>>);
+const Kernel kGroupedMatMulBwd =
+    kernelOf<OpKind::GroupedMatMulBwd, acceptsProduct<3>, 1>(byRecipe<runPlainBwd, runFloat8Bwd>);
 const Kernel kGroupedMatMulBwdSquares =
     kernelOf<OpKind::GroupedMatMulBwdSquares, acceptsGroupedMatMulBwdSquares, 1>(
-        runGroupedMatMulBwdSquares, workspaceOf<GradientBuffers>);
+        withBuffers<runBwdSquares>);
 
 } // namespace shardc::kernels::host

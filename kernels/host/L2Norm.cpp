@@ -20,9 +20,7 @@ struct Buffers {
 };
 
 /// y = x / sqrt(mean(x²) + eps), without a weight.
-void runL2Norm(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runL2Norm(const Call &call, const Buffers &buffers) {
   const Tensor &x = call.in[0], &y = call.out[0];
   float *rstd = static_cast<float *>(call.out[1].data);
   for (int64_t row = 0, rows = x.rows(), n = x.cols(); row < rows; ++row) {
@@ -37,9 +35,7 @@ void runL2Norm(const Call &call) {
 }
 
 /// dx = rstd · (dy - h · mean(dy · h)), with h = x · rstd.
-void runL2NormBwd(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runL2NormBwd(const Call &call, const Buffers &buffers) {
   const float *rstd = static_cast<const float *>(call.in[2].data);
   for (int64_t row = 0, rows = call.in[1].rows(), n = call.in[1].cols(); row < rows; ++row) {
     const float *dy = readF32(call.in[0], row * n, n, buffers.dy);
@@ -54,7 +50,7 @@ void runL2NormBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kL2Norm = kernelOf<OpKind::L2Norm>(runL2Norm, workspaceOf<Buffers>);
-const Kernel kL2NormBwd = kernelOf<OpKind::L2NormBwd>(runL2NormBwd, workspaceOf<Buffers>);
+const Kernel kL2Norm = kernelOf<OpKind::L2Norm>(withBuffers<runL2Norm>);
+const Kernel kL2NormBwd = kernelOf<OpKind::L2NormBwd>(withBuffers<runL2NormBwd>);
 
 } // namespace shardc::kernels::host

@@ -12,7 +12,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rotary.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 
@@ -89,9 +88,7 @@ void copy(const Tensor &from, int64_t in, const Tensor &to, int64_t out, int64_t
   writeF32(to, out, n, readF32(from, in, n, buffers.from));
 }
 
-void run(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void run(const Call &call, const Buffers &buffers) {
   Parts p(call, false);
   Angles angles = anglesOf(call, p, false, buffers);
   for (int64_t row = 0; row < p.rows(); ++row) {
@@ -109,9 +106,7 @@ void run(const Call &call) {
 
 /// All heads have the same rotated channels of keys, so the gradients of heads are summed before
 /// they are rotated back.
-void runBwd(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runBwd(const Call &call, const Buffers &buffers) {
   Parts p(call, true);
   Angles angles = anglesOf(call, p, true, buffers);
   for (int64_t row = 0; row < p.rows(); ++row) {
@@ -158,9 +153,8 @@ void runJoin(const Call &call) {
 
 } // namespace
 
-const Kernel kLatentHeads = kernelOf<OpKind::LatentHeads, accepts>(run, workspaceOf<Buffers>);
-const Kernel kLatentHeadsBwd =
-    kernelOf<OpKind::LatentHeadsBwd, acceptsBwd>(runBwd, workspaceOf<Buffers>);
+const Kernel kLatentHeads = kernelOf<OpKind::LatentHeads, accepts>(withBuffers<run>);
+const Kernel kLatentHeadsBwd = kernelOf<OpKind::LatentHeadsBwd, acceptsBwd>(withBuffers<runBwd>);
 const Kernel kSplitColumns = kernelOf<OpKind::SplitColumns>(runSplit);
 const Kernel kJoinColumns = kernelOf<OpKind::JoinColumns>(runJoin);
 

@@ -60,9 +60,7 @@ void normRow(const Call &call, const float *x, Parameters parameters, const Tens
   finishRow(parameters, y, row, buffer, rstd[row]);
 }
 
-void runLayerNorm(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runLayerNorm(const Call &call, const Buffers &buffers) {
   const Tensor &x = call.in[0];
   int64_t rows = x.rows(), n = x.cols();
   Parameters parameters = readParameters(call, call.in[1], call.in[2], buffers);
@@ -72,9 +70,7 @@ void runLayerNorm(const Call &call) {
 }
 
 /// Computes the norm again from the saved mean and rstd, without the sums over rows.
-void runLayerNormAgain(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runLayerNormAgain(const Call &call, const Buffers &buffers) {
   const Tensor &x = call.in[0];
   int64_t rows = x.rows(), n = x.cols();
   Parameters parameters = readParameters(call, call.in[1], call.in[2], buffers);
@@ -120,9 +116,7 @@ SHARDC_CLONES void inputGradient(const float *g, const float *h, float meanG, fl
 
 /// With h = (x - mean)·rstd and g = dy·w: dx = rstd·(g - mean(g) - h·mean(g·h)), dw = sum of dy·h,
 /// dbias = sum of dy. An optional last operand is added to dx.
-void runLayerNormBwd(const Call &call) {
-  Scratch scratch(call);
-  BwdBuffers buffers(call, scratch);
+void runLayerNormBwd(const Call &call, const BwdBuffers &buffers) {
   int64_t rows = call.in[0].rows(), n = call.in[0].cols();
   const float *w = normWeight(call, call.in[2], buffers.weight);
   const float *mean = static_cast<const float *>(call.in[3].data);
@@ -154,10 +148,9 @@ void runLayerNormBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kLayerNorm = kernelOf<OpKind::LayerNorm>(runLayerNorm, workspaceOf<Buffers>);
-const Kernel kLayerNormAgain =
-    kernelOf<OpKind::LayerNormAgain>(runLayerNormAgain, workspaceOf<Buffers>);
-const Kernel kLayerNormBwd = kernelOf<OpKind::LayerNormBwd, acceptsLayerNormBwd, 6>(
-    runLayerNormBwd, workspaceOf<BwdBuffers>);
+const Kernel kLayerNorm = kernelOf<OpKind::LayerNorm>(withBuffers<runLayerNorm>);
+const Kernel kLayerNormAgain = kernelOf<OpKind::LayerNormAgain>(withBuffers<runLayerNormAgain>);
+const Kernel kLayerNormBwd =
+    kernelOf<OpKind::LayerNormBwd, acceptsLayerNormBwd, 6>(withBuffers<runLayerNormBwd>);
 
 } // namespace shardc::kernels::host

@@ -8,7 +8,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Loss.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 
@@ -68,9 +67,7 @@ void lossesOfChunk(const Call &call, const float *x, const float *w, int64_t beg
 }
 
 /// The logits exist for one chunk of rows at a time.
-void runLmLossGrad(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runLmLossGrad(const Call &call, const Buffers &buffers) {
   const Tensor &dx = call.out[1];
   const Tensor *dw = call.outCount > 2 ? &call.out[2] : nullptr; // null if w is not trained
   int64_t rows = call.in[X].rows(), hidden = call.in[X].cols(), chunk = chunkRows(call);
@@ -95,6 +92,6 @@ void runLmLossGrad(const Call &call) {
 } // namespace
 
 const Kernel kLmLossGrad =
-    kernelOf<OpKind::LmLossGrad, acceptsLmLossGrad, 4>(runLmLossGrad, workspaceOf<Buffers>);
+    kernelOf<OpKind::LmLossGrad, acceptsLmLossGrad, 4>(withBuffers<runLmLossGrad>);
 
 } // namespace shardc::kernels::host

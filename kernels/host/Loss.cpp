@@ -9,7 +9,6 @@
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 #include "runtime/base/StepState.h"
 
 #include <algorithm>
@@ -123,9 +122,7 @@ struct Buffers {
   }
 };
 
-void runCrossEntropy(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runCrossEntropy(const Call &call, const Buffers &buffers) {
   const Tensor &logits = call.in[0];
   const int32_t *labels = static_cast<const int32_t *>(call.in[1].data);
   const float *mask = static_cast<const float *>(call.in[2].data);
@@ -139,9 +136,7 @@ void runCrossEntropy(const Call &call) {
   }
 }
 
-void runCrossEntropyBwd(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runCrossEntropyBwd(const Call &call, const Buffers &buffers) {
   const Tensor &logits = call.in[0], &dlogits = call.out[0];
   const float *lse = static_cast<const float *>(call.in[1].data);
   const int32_t *labels = static_cast<const int32_t *>(call.in[2].data);
@@ -162,8 +157,8 @@ void runCrossEntropyBwd(const Call &call) {
 } // namespace
 
 const Kernel kCrossEntropy =
-    kernelOf<OpKind::CrossEntropy, acceptsLogits>(runCrossEntropy, workspaceOf<Buffers>);
+    kernelOf<OpKind::CrossEntropy, acceptsLogits>(withBuffers<runCrossEntropy>);
 const Kernel kCrossEntropyBwd =
-    kernelOf<OpKind::CrossEntropyBwd, acceptsLogits>(runCrossEntropyBwd, workspaceOf<Buffers>);
+    kernelOf<OpKind::CrossEntropyBwd, acceptsLogits>(withBuffers<runCrossEntropyBwd>);
 
 } // namespace shardc::kernels::host

@@ -5,7 +5,6 @@
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 
@@ -52,9 +51,7 @@ const char *acceptsMatMul(const Call &call) {
 }
 
 /// Computes the product panel by panel: in place in the result, or in the panel buffer.
-void runMatMul(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runMatMul(const Call &call, const Buffers &buffers) {
   Extents extents(call);
   const Tensor &c = call.out[0];
   const float *a = readF32(call.in[0], 0, call.in[0].numel(), buffers.a);
@@ -77,6 +74,6 @@ void runMatMul(const Call &call) {
 
 } // namespace
 
-const Kernel kMatMul = kernelOf<OpKind::MatMul, acceptsMatMul, 1>(runMatMul, workspaceOf<Buffers>);
+const Kernel kMatMul = kernelOf<OpKind::MatMul, acceptsMatMul, 1>(withBuffers<runMatMul>);
 
 } // namespace shardc::kernels::host

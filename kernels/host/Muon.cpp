@@ -18,7 +18,6 @@
 #include "kernels/host/Matrices.h"
 #include "kernels/host/Optimizer.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 #include "runtime/base/NewtonSchulz.h"
 #include "runtime/base/StepState.h"
 
@@ -227,10 +226,8 @@ void updateDivided(const Call &call) {
     updatePart(call, part, ownElements(call));
 }
 
-void runMuon(const Call &call) {
+void runMuon(const Call &call, const Buffers &buffers) {
   const StepState &state = *static_cast<const StepState *>(call.in[State].data);
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
   const bool isWhole = hasWholeUpdates(call);
   const OwnElements own = isWhole ? ownElements(call) : OwnElements{0, call.in[G].numel()};
   if (!state.skip && call.attrs.divided)
@@ -316,6 +313,6 @@ const char *acceptsMuon(const Call &call) {
 } // namespace
 
 const Kernel kMuonUpdate = kernelOf<OpKind::MuonUpdate, acceptsMuonUpdate>(runMuonUpdate);
-const Kernel kMuon = kernelOf<OpKind::Muon, acceptsMuon>(runMuon, workspaceOf<Buffers>);
+const Kernel kMuon = kernelOf<OpKind::Muon, acceptsMuon>(withBuffers<runMuon>);
 
 } // namespace shardc::kernels::host

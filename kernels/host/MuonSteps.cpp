@@ -10,7 +10,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Matrices.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 #include "runtime/base/NewtonSchulz.h"
 
 #include <algorithm>
@@ -75,9 +74,7 @@ float squaresOf(const Call &call, const Matrix &matrix) {
   return static_cast<float>(squares);
 }
 
-void runMuonSums(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runMuonSums(const Call &call, const Buffers &buffers) {
   auto *sums = static_cast<float *>(call.out[0].data);
   std::fill_n(sums, call.out[0].numel(), 0.0f);
   for (const MatrixPart &part : partsOfSteps(call)) {
@@ -139,9 +136,7 @@ void takeStep(const Call &call, const MatrixPart &part, const float *sums, const
   copyTo(call.out[0], part.at, r * c, buffers.y);
 }
 
-void runMuonStep(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runMuonStep(const Call &call, const Buffers &buffers) {
   const auto *sums = static_cast<const float *>(call.in[Sums].data);
   int64_t end = 0;
   for (const MatrixPart &part : partsOfSteps(call)) {
@@ -195,9 +190,7 @@ const char *acceptsMuonStep(const Call &call) {
 
 } // namespace
 
-const Kernel kMuonSums =
-    kernelOf<OpKind::MuonSums, acceptsMuonSums>(runMuonSums, workspaceOf<Buffers>);
-const Kernel kMuonStep =
-    kernelOf<OpKind::MuonStep, acceptsMuonStep>(runMuonStep, workspaceOf<Buffers>);
+const Kernel kMuonSums = kernelOf<OpKind::MuonSums, acceptsMuonSums>(withBuffers<runMuonSums>);
+const Kernel kMuonStep = kernelOf<OpKind::MuonStep, acceptsMuonStep>(withBuffers<runMuonStep>);
 
 } // namespace shardc::kernels::host

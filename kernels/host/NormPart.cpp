@@ -29,9 +29,7 @@ float rstdOfMean(const Call &call, const Tensor &squares, int64_t row) {
   return static_cast<float>(1.0 / std::sqrt(mean + call.attrs.eps));
 }
 
-void runRmsNormPart(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runRmsNormPart(const Call &call, const Buffers &buffers) {
   const Tensor &x = call.in[0], &y = call.out[0];
   const float *w = normWeight(call, call.in[1], buffers.weight);
   for (int64_t row = 0, rows = x.rows(), n = x.cols(); row < rows; ++row) {
@@ -41,9 +39,7 @@ void runRmsNormPart(const Call &call) {
   }
 }
 
-void runRmsNormPartBwd(const Call &call) {
-  Scratch scratch(call);
-  RmsNormGradient buffers(call, scratch);
+void runRmsNormPartBwd(const Call &call, const RmsNormGradient &buffers) {
   int64_t rows = call.in[0].rows(), n = call.in[0].cols();
   const float *w = normWeight(call, call.in[2], buffers.weight);
   const float *dots = static_cast<const float *>(call.in[4].data);
@@ -60,8 +56,8 @@ void runRmsNormPartBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kRmsNormPart = kernelOf<OpKind::RmsNormPart>(runRmsNormPart, workspaceOf<Buffers>);
+const Kernel kRmsNormPart = kernelOf<OpKind::RmsNormPart>(withBuffers<runRmsNormPart>);
 const Kernel kRmsNormPartBwd =
-    kernelOf<OpKind::RmsNormPartBwd, nullptr, 2>(runRmsNormPartBwd, workspaceOf<RmsNormGradient>);
+    kernelOf<OpKind::RmsNormPartBwd, nullptr, 2>(withBuffers<runRmsNormPartBwd>);
 
 } // namespace shardc::kernels::host

@@ -10,7 +10,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rotary.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 
@@ -85,9 +84,7 @@ struct RopeBuffers : Buffers {
 
 const char *acceptsRope(const Call &call) { return checkRotary(call.attrs, call.in[0].cols()); }
 
-void runRope(const Call &call) {
-  Scratch scratch(call);
-  RopeBuffers buffers(call, scratch);
+void runRope(const Call &call, const RopeBuffers &buffers) {
   const Tensor &x = call.in[0];
   int64_t heads = x.shape[2], n = x.cols();
   Angles angles(call.attrs, x, positionsOf(call), call.attrs.inverse, buffers.cosines,
@@ -102,9 +99,7 @@ const char *acceptsSplit(const Call &call) { return checkQkv(call, call.out[0], 
 
 const char *acceptsMerge(const Call &call) { return checkQkv(call, call.in[0], call.in[1]); }
 
-void runSplit(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runSplit(const Call &call, const Buffers &buffers) {
   const Tensor &qkv = call.in[0], &q = call.out[0];
   auto move = [&](const Tensor &part, int64_t offset, int64_t whole) {
     writeF32(part, offset, q.cols(), readF32(qkv, whole, q.cols(), buffers.from));
@@ -112,9 +107,7 @@ void runSplit(const Call &call) {
   Heads(call, q, call.out[1], call.out[2]).forEach(move, [](int64_t) {});
 }
 
-void runMerge(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runMerge(const Call &call, const Buffers &buffers) {
   const Tensor &qkv = call.out[0], &q = call.in[0];
   auto move = [&](const Tensor &part, int64_t offset, int64_t whole) {
     writeF32(qkv, whole, q.cols(), readF32(part, offset, q.cols(), buffers.from));
@@ -127,8 +120,8 @@ void runMerge(const Call &call) {
 
 } // namespace
 
-const Kernel kRope = kernelOf<OpKind::Rope, acceptsRope>(runRope, workspaceOf<RopeBuffers>);
-const Kernel kSplitQkv = kernelOf<OpKind::SplitQkv, acceptsSplit>(runSplit, workspaceOf<Buffers>);
-const Kernel kMergeQkv = kernelOf<OpKind::MergeQkv, acceptsMerge>(runMerge, workspaceOf<Buffers>);
+const Kernel kRope = kernelOf<OpKind::Rope, acceptsRope>(withBuffers<runRope>);
+const Kernel kSplitQkv = kernelOf<OpKind::SplitQkv, acceptsSplit>(withBuffers<runSplit>);
+const Kernel kMergeQkv = kernelOf<OpKind::MergeQkv, acceptsMerge>(withBuffers<runMerge>);
 
 } // namespace shardc::kernels::host

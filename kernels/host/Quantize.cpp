@@ -20,7 +20,6 @@
 #include "kernels/host/Float8Scales.h"
 #include "kernels/host/Ranges.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 #include <array>
@@ -320,9 +319,7 @@ SHARDC_CLONES void finish(float *product, int64_t n, float scale, const float *b
 
 /// Operands with scales of blocks are multiplied by them as they are widened to fp32; scales of
 /// whole operands are applied to the product.
-void runMatMulScaled(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runMatMulScaled(const Call &call, const Buffers &buffers) {
   const Tensor &c = call.out[0];
   int64_t m = c.rows(), n = c.cols(), k = call.in[0].cols();
   const float *a = widen(call.in[0], call.in[2], buffers.a);
@@ -353,6 +350,6 @@ const Kernel kAmaxUpdate = kernelOf<OpKind::AmaxUpdate, acceptsAmaxUpdate>(runAm
 const Kernel kQuantizeBlocks =
     kernelOf<OpKind::QuantizeBlocks, acceptsQuantizeBlocks>(runQuantizeBlocks);
 const Kernel kMatMulScaled =
-    kernelOf<OpKind::MatMulScaled, acceptsMatMulScaled, 1>(runMatMulScaled, workspaceOf<Buffers>);
+    kernelOf<OpKind::MatMulScaled, acceptsMatMulScaled, 1>(withBuffers<runMatMulScaled>);
 
 } // namespace shardc::kernels::host

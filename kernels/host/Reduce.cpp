@@ -7,7 +7,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 
@@ -26,9 +25,7 @@ struct Buffers {
   }
 };
 
-void runReduceRows(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runReduceRows(const Call &call, const Buffers &buffers) {
   int64_t rows = call.in[0].rows(), n = call.in[0].cols();
   std::fill_n(buffers.sums, n, 0.0);
   for (int64_t row = 0; row < rows; ++row)
@@ -76,8 +73,7 @@ void runSumSquares(const Call &call) {
 
 } // namespace
 
-const Kernel kReduceRows =
-    kernelOf<OpKind::ReduceRows, nullptr, 1>(runReduceRows, workspaceOf<Buffers>);
+const Kernel kReduceRows = kernelOf<OpKind::ReduceRows, nullptr, 1>(withBuffers<runReduceRows>);
 const Kernel kTokenCount = kernelOf<OpKind::TokenCount>(runTokenCount);
 const Kernel kSumSquares = kernelOf<OpKind::SumSquares, acceptsSumSquares>(runSumSquares);
 

@@ -33,9 +33,7 @@ float normRow(const Call &call, const float *x, const float *w, const Tensor &y,
   return rstd;
 }
 
-void runRmsNorm(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runRmsNorm(const Call &call, const Buffers &buffers) {
   const Tensor &x = call.in[0];
   const float *w = normWeight(call, call.in[1], buffers.weight);
   float *rstd = static_cast<float *>(call.out[1].data);
@@ -43,9 +41,7 @@ void runRmsNorm(const Call &call) {
     rstd[row] = normRow(call, readF32(x, row * n, n, buffers.x), w, call.out[0], row, buffers.y);
 }
 
-void runRmsNormAgain(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runRmsNormAgain(const Call &call, const Buffers &buffers) {
   const Tensor &x = call.in[0];
   const float *w = normWeight(call, call.in[1], buffers.weight);
   const auto *rstd = static_cast<const float *>(call.in[2].data);
@@ -65,9 +61,7 @@ struct BwdBuffers : RmsNormGradient {
 
 /// With h = x·rstd and g = dy·w: dx = rstd·(g - h·mean(g·h)), dw = sum of dy·h. An optional last
 /// operand is added to dx, and an optional result is y, computed again.
-void runBwd(const Call &call) {
-  Scratch scratch(call);
-  BwdBuffers buffers(call, scratch);
+void runBwd(const Call &call, const BwdBuffers &buffers) {
   int64_t rows = call.in[0].rows(), n = call.in[0].cols();
   const float *w = normWeight(call, call.in[2], buffers.weight);
   const float *rstd = static_cast<const float *>(call.in[3].data);
@@ -91,9 +85,8 @@ void runBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kRmsNorm = kernelOf<OpKind::RmsNorm>(runRmsNorm, workspaceOf<Buffers>);
-const Kernel kRmsNormAgain = kernelOf<OpKind::RmsNormAgain>(runRmsNormAgain, workspaceOf<Buffers>);
-const Kernel kRmsNormBwd =
-    kernelOf<OpKind::RmsNormBwd, nullptr, 2>(runBwd, workspaceOf<BwdBuffers>);
+const Kernel kRmsNorm = kernelOf<OpKind::RmsNorm>(withBuffers<runRmsNorm>);
+const Kernel kRmsNormAgain = kernelOf<OpKind::RmsNormAgain>(withBuffers<runRmsNormAgain>);
+const Kernel kRmsNormBwd = kernelOf<OpKind::RmsNormBwd, nullptr, 2>(withBuffers<runBwd>);
 
 } // namespace shardc::kernels::host

@@ -13,7 +13,6 @@
 
 #include "kernels/host/Check.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 namespace shardc::kernels::host {
 namespace {
@@ -64,16 +63,16 @@ const char *acceptsRouterTopk(const Call &call) {
 
 class TopkRow {
 public:
-  /// `added` has a number for each expert that is added to its logit before the choice. Null:
-  /// choose by scores.
-  TopkRow(const Call &call, Scratch &scratch, const double *added = nullptr)
-      : added_(added), choice_(choiceOf(call, call.in[0])), score_(call.attrs.score),
+  TopkRow(const Call &call, Scratch &scratch)
+      : choice_(choiceOf(call, call.in[0])), score_(call.attrs.score),
         isOfAll_(call.attrs.pre_softmax), scale_(call.attrs.scale),
         bias_(call.inCount > 1 ? static_cast<const float *>(call.in[1].data) : nullptr),
         buffers_(call, scratch) {}
 
-  void run(const float *logits, int32_t *ids, float *weights) {
-    setScores(logits);
+  /// `added` has a number for each expert that is added to its logit before the choice. Null:
+  /// choose by scores.
+  void run(const float *logits, const double *added, int32_t *ids, float *weights) {
+    setScores(logits, added);
     int64_t candidates = choice_.groups > 0 ? listGroups() : listAll();
     chooseFirst(buffers_.keys, buffers_.order, choice_.topk, candidates);
     std::copy_n(buffers_.order, choice_.topk, ids);
@@ -81,15 +80,15 @@ public:
   }
 
 private:
-  void setScores(const float *logits) {
+  void setScores(const float *logits, const double *added) {
     int64_t experts = choice_.experts;
     if (score_ == kRouterSoftmax && isOfAll_)
       softmax(logits, experts, buffers_.scores);
     for (int64_t e = 0; e < experts; ++e) {
       if (score_ != kRouterSoftmax)
         buffers_.scores[e] = routerScore(score_, logits[e]);
-      if (added_ != nullptr) {
-        buffers_.keys[e] = static_cast<float>(logits[e] + added_[e]);
+      if (added != nullptr) {
+        buffers_.keys[e] = static_cast<float>(logits[e] + added[e]);
         continue;
       }
       bool isLogit = score_ == kRouterSoftmax && !isOfAll_;
@@ -146,7 +145,6 @@ private:
       weights[k] = static_cast<float>(scale_ * buffers_.scores[ids[k]] / divisor);
   }
 
-  const double *added_;
   RouterChoice choice_;
   int64_t score_;
   bool isOfAll_;
@@ -155,19 +153,15 @@ private:
   TopkBuffers buffers_;
 };
 
-void chooseRows(const Call &call, TopkRow &row) {
+void chooseRows(const Call &call, TopkRow &row, const double *added) {
   int64_t experts = call.in[0].cols(), topk = call.attrs.topk;
   for (int64_t t = 0, rows = call.in[0].rows(); t < rows; ++t)
-    row.run(static_cast<const float *>(call.in[0].data) + t * experts,
+    row.run(static_cast<const float *>(call.in[0].data) + t * experts, added,
             static_cast<int32_t *>(call.out[0].data) + t * topk,
             static_cast<float *>(call.out[1].data) + t * topk);
 }
 
-void runRouterTopk(const Call &call) {
-  Scratch scratch(call);
-  TopkRow row(call, scratch);
-  chooseRows(call, row);
-}
+void runRouterTopk(const Call &call, TopkRow &row) { chooseRows(call, row, nullptr); }
 
 // ---- router_sinkhorn ----
 
@@ -240,17 +234,15 @@ private:
 };
 
 struct SinkhornBuffers {
-  SinkhornBuffers(const Call &call, Scratch &scratch) {
-    Sinkhorn sinkhorn(call, scratch);
-    TopkBuffers buffers(call, scratch);
-  }
+  Sinkhorn sinkhorn;
+  TopkRow row;
+
+  SinkhornBuffers(const Call &call, Scratch &scratch)
+      : sinkhorn(call, scratch), row(call, scratch) {}
 };
 
-void runRouterSinkhorn(const Call &call) {
-  Scratch scratch(call);
-  Sinkhorn sinkhorn(call, scratch);
-  TopkRow row(call, scratch, sinkhorn.run());
-  chooseRows(call, row);
+void runRouterSinkhorn(const Call &call, SinkhornBuffers &buffers) {
+  chooseRows(call, buffers.row, buffers.sinkhorn.run());
 }
 
 // ---- router_topk_bwd ----
@@ -342,9 +334,7 @@ private:
   BwdBuffers buffers_;
 };
 
-void runRouterTopkBwd(const Call &call) {
-  Scratch scratch(call);
-  TopkBwdRow row(call, scratch);
+void runRouterTopkBwd(const Call &call, TopkBwdRow &row) {
   int64_t experts = call.in[1].cols(), topk = call.attrs.topk;
   for (int64_t t = 0, rows = call.in[1].rows(); t < rows; ++t)
     row.run(static_cast<const float *>(call.in[0].data) + t * topk,
@@ -356,10 +346,10 @@ void runRouterTopkBwd(const Call &call) {
 } // namespace
 
 const Kernel kRouterTopk =
-    kernelOf<OpKind::RouterTopk, acceptsRouterTopk>(runRouterTopk, workspaceOf<TopkBuffers>);
-const Kernel kRouterSinkhorn = kernelOf<OpKind::RouterSinkhorn, acceptsRouterSinkhorn>(
-    runRouterSinkhorn, workspaceOf<SinkhornBuffers>);
-const Kernel kRouterTopkBwd = kernelOf<OpKind::RouterTopkBwd, acceptsRouterTopkBwd>(
-    runRouterTopkBwd, workspaceOf<BwdBuffers>);
+    kernelOf<OpKind::RouterTopk, acceptsRouterTopk>(withBuffers<runRouterTopk>);
+const Kernel kRouterSinkhorn =
+    kernelOf<OpKind::RouterSinkhorn, acceptsRouterSinkhorn>(withBuffers<runRouterSinkhorn>);
+const Kernel kRouterTopkBwd =
+    kernelOf<OpKind::RouterTopkBwd, acceptsRouterTopkBwd>(withBuffers<runRouterTopkBwd>);
 
 } // namespace shardc::kernels::host

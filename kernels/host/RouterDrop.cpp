@@ -8,7 +8,6 @@
 #include "kernels/host/Check.h"
 #include "kernels/host/Router.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 namespace shardc::kernels::host {
 namespace {
@@ -29,9 +28,7 @@ struct Buffers {
 
 /// An expert with too many choices keeps the first ones, either by position or by weight. Dropped
 /// choices become -1.
-void runRouterDrop(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runRouterDrop(const Call &call, const Buffers &buffers) {
   const int32_t *ids = static_cast<const int32_t *>(call.in[0].data);
   const float *weights = static_cast<const float *>(call.in[1].data);
   int32_t *kept = static_cast<int32_t *>(call.out[0].data);
@@ -56,6 +53,6 @@ void runRouterDrop(const Call &call) {
 } // namespace
 
 const Kernel kRouterDrop =
-    kernelOf<OpKind::RouterDrop, acceptsRouterDrop>(runRouterDrop, workspaceOf<Buffers>);
+    kernelOf<OpKind::RouterDrop, acceptsRouterDrop>(withBuffers<runRouterDrop>);
 
 } // namespace shardc::kernels::host

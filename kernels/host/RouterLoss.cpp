@@ -21,7 +21,6 @@
 #include "kernels/host/Loss.h"
 #include "kernels/host/Router.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 namespace shardc::kernels::host {
 namespace {
@@ -88,9 +87,7 @@ double setShares(int64_t score, const float *logits, int64_t n, double *shares) 
 }
 
 /// The loss of a row is the sum over experts of their load times the row's share of them.
-void runRouterLoss(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runRouterLoss(const Call &call, const Buffers &buffers) {
   const Tensor &logits = call.in[0], &load = call.in[1];
   PartsOfRows parts(call, logits.rows(), load);
   for (int64_t t = 0, experts = logits.cols(); t < logits.rows(); ++t) {
@@ -103,9 +100,7 @@ void runRouterLoss(const Call &call) {
   }
 }
 
-void runRouterLossBwd(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runRouterLossBwd(const Call &call, const Buffers &buffers) {
   const Tensor &logits = call.in[0], &load = call.in[1];
   PartsOfRows parts(call, logits.rows(), load);
   double factor = call.attrs.scale * static_cast<double>(lossScale(call, 2));
@@ -142,9 +137,7 @@ void runRouterZLoss(const Call &call) {
 }
 
 /// The loss is lse², so its gradient is 2 · lse · softmax.
-void runRouterZLossBwd(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runRouterZLossBwd(const Call &call, const Buffers &buffers) {
   const Tensor &logits = call.in[0];
   double factor = call.attrs.scale * static_cast<double>(lossScale(call, 1));
   for (int64_t t = 0, experts = logits.cols(); t < logits.rows(); ++t) {
@@ -212,13 +205,12 @@ void runExpertBiasUpdate(const Call &call) {
 } // namespace
 
 const Kernel kExpertLoad = kernelOf<OpKind::ExpertLoad, nullptr, 1>(runExpertLoad);
-const Kernel kRouterLoss =
-    kernelOf<OpKind::RouterLoss, acceptsScore>(runRouterLoss, workspaceOf<Buffers>);
+const Kernel kRouterLoss = kernelOf<OpKind::RouterLoss, acceptsScore>(withBuffers<runRouterLoss>);
 const Kernel kRouterLossBwd =
-    kernelOf<OpKind::RouterLossBwd, acceptsScore>(runRouterLossBwd, workspaceOf<Buffers>);
+    kernelOf<OpKind::RouterLossBwd, acceptsScore>(withBuffers<runRouterLossBwd>);
 const Kernel kRouterZLoss = kernelOf<OpKind::RouterZLoss, acceptsScore>(runRouterZLoss);
 const Kernel kRouterZLossBwd =
-    kernelOf<OpKind::RouterZLossBwd, acceptsScore>(runRouterZLossBwd, workspaceOf<Buffers>);
+    kernelOf<OpKind::RouterZLossBwd, acceptsScore>(withBuffers<runRouterZLossBwd>);
 const Kernel kTally = kernelOf<OpKind::Tally, acceptsTally, 1>(runTally);
 const Kernel kRunningMean = kernelOf<OpKind::RunningMean>(runRunningMean);
 const Kernel kExpertBiasUpdate =

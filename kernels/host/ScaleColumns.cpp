@@ -34,9 +34,7 @@ SHARDC_CLONES void addMultiple(const float *a, double times, int64_t n, double *
 }
 
 /// Squared lengths of the rows of w + scale · b·a, without storing this sum.
-void runSquares(const Call &call) {
-  Scratch scratch(call);
-  SquaresBuffers buffers(call, scratch);
+void runSquares(const Call &call, const SquaresBuffers &buffers) {
   const Tensor &w = call.in[0], &b = call.in[1];
   int64_t columns = w.shape[1], rank = b.shape[1];
   const float *a = readF32(call.in[2], 0, call.in[2].numel(), buffers.factor);
@@ -83,9 +81,7 @@ struct Scales {
 const char *acceptsColumns(const Call &call) { return checkParts(call.attrs, call.in[0].cols()); }
 
 /// y = x, each column times its scale.
-void runScale(const Call &call) {
-  Scratch scratch(call);
-  Scales buffers(call, scratch);
+void runScale(const Call &call, const Scales &buffers) {
   buffers.fill(call, call.in[1], call.in[2]);
   const Tensor &x = call.in[0], &y = call.out[0];
   for (int64_t row = 0, n = x.cols(); row < x.rows(); ++row) {
@@ -97,9 +93,7 @@ void runScale(const Call &call) {
   }
 }
 
-void runScaleBwd(const Call &call) {
-  Scratch scratch(call);
-  Scales buffers(call, scratch);
+void runScaleBwd(const Call &call, const Scales &buffers) {
   buffers.fill(call, call.in[2], call.in[3]);
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   int64_t n = x.cols();
@@ -118,11 +112,9 @@ void runScaleBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kAdapterSquares =
-    kernelOf<OpKind::AdapterSquares>(runSquares, workspaceOf<SquaresBuffers>);
-const Kernel kScaleColumns =
-    kernelOf<OpKind::ScaleColumns, acceptsColumns>(runScale, workspaceOf<Scales>);
+const Kernel kAdapterSquares = kernelOf<OpKind::AdapterSquares>(withBuffers<runSquares>);
+const Kernel kScaleColumns = kernelOf<OpKind::ScaleColumns, acceptsColumns>(withBuffers<runScale>);
 const Kernel kScaleColumnsBwd =
-    kernelOf<OpKind::ScaleColumnsBwd, acceptsColumns, 2>(runScaleBwd, workspaceOf<Scales>);
+    kernelOf<OpKind::ScaleColumnsBwd, acceptsColumns, 2>(withBuffers<runScaleBwd>);
 
 } // namespace shardc::kernels::host

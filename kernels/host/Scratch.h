@@ -44,4 +44,22 @@ template <typename Buffers> size_t workspaceOf(const Call &call) {
   return scratch.bytes();
 }
 
+/// What a kernel executes, and the workspace that it needs.
+struct Work {
+  KernelFn run;
+  size_t (*workspaceBytes)(const Call &);
+};
+
+/// The buffers that a function takes after the call.
+template <typename Buffers> Buffers buffersOf(void (*run)(const Call &, Buffers &));
+
+/// Calls a function with its buffers, which it takes from the call's workspace.
+template <auto kRun> void runWithBuffers(const Call &call) {
+  Scratch scratch(call);
+  decltype(buffersOf(kRun)) buffers(call, scratch);
+  kRun(call, buffers);
+}
+template <auto kRun>
+constexpr Work withBuffers = {runWithBuffers<kRun>, workspaceOf<decltype(buffersOf(kRun))>};
+
 } // namespace shardc::kernels::host

@@ -8,37 +8,11 @@
 #include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 
 namespace shardc::kernels::host {
 namespace {
-
-/// Checks operands x, w, docs, which begin at `first`, and y or its gradient.
-const char *checkConv(const Call &call, int first, const Tensor &y) {
-  const Tensor &x = call.in[first], &w = call.in[first + 1], &docs = call.in[first + 2];
-  SHARDC_REQUIRE(isData(x) && isData(w) && isData(y), "short_conv takes f32, bf16 and f16");
-  SHARDC_REQUIRE(x.rank == 3 && y.rank == 3 && x.shape[2] == 3 * y.shape[2] &&
-                     x.shape[0] == y.shape[0] && x.shape[1] == y.shape[1],
-                 "a row of x is not three rows of y's length");
-  SHARDC_REQUIRE(w.rank == 2 && w.shape[0] == y.shape[2], "w is not [channels, taps]");
-  return checkPositions(&docs, x);
-}
-
-const char *acceptsConv(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  return checkConv(call, 0, call.out[0]);
-}
-
-const char *acceptsConvBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {4, 4, 2, 2, 2}));
-  SHARDC_REQUIRE_OK(checkConv(call, 1, call.in[0]));
-  SHARDC_REQUIRE(isData(call.out[0]) && isData(call.out[1]) && sameShape(call.out[0], call.in[1]) &&
-                     sameShape(call.out[1], call.in[2]),
-                 "gradients are not like what they are of");
-  return nullptr;
-}
 
 /// to[c] = a[c]·b[c], or to[c] += a[c]·b[c].
 SHARDC_CLONES void multiply(const float *a, const float *b, int64_t n, float *to, bool isSum) {
@@ -84,9 +58,7 @@ template <int kFirst> struct Sequence {
   }
 };
 
-void runConv(const Call &call) {
-  Scratch scratch(call);
-  const Sequence<0> b(call, scratch);
+void runConv(const Call &call, const Sequence<0> &b) {
   for (int64_t sample = 0; sample < call.in[0].shape[0]; ++sample) {
     b.read(call.in[0], call.in[1], sample);
     const int32_t *docs = static_cast<const int32_t *>(call.in[2].data) + sample * b.length;
@@ -131,9 +103,7 @@ void differentiate(const Call &call, const BwdBuffers &b, int64_t sample) {
   }
 }
 
-void runConvBwd(const Call &call) {
-  Scratch scratch(call);
-  const BwdBuffers b(call, scratch);
+void runConvBwd(const Call &call, const BwdBuffers &b) {
   const int64_t count = b.channels * b.taps;
   std::fill_n(b.sums, count, 0.0);
   for (int64_t sample = 0; sample < call.in[1].shape[0]; ++sample)
@@ -145,8 +115,7 @@ void runConvBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kShortConv = {"short_conv_host", runConv, acceptsConv, workspaceOf<Sequence<0>>};
-const Kernel kShortConvBwd = {"short_conv_bwd_host", runConvBwd, acceptsConvBwd,
-                              workspaceOf<BwdBuffers>};
+const Kernel kShortConv = kernelOf<OpKind::ShortConv>(withBuffers<runConv>);
+const Kernel kShortConvBwd = kernelOf<OpKind::ShortConvBwd, nullptr, 2>(withBuffers<runConvBwd>);
 
 } // namespace shardc::kernels::host

@@ -10,7 +10,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Loss.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Scratch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -37,9 +36,7 @@ Exponentials exponentialsHere(const float *logits, int64_t valid) {
 
 /// For each row, the largest of this rank's logits, the sum of their exponentials relative to it,
 /// and the target's logit if this rank has it.
-void runStats(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void runStats(const Call &call, const Buffers &buffers) {
   const Tensor &logits = call.in[0];
   const int32_t *labels = static_cast<const int32_t *>(call.in[1].data);
   int64_t rows = logits.rows(), cols = logits.cols();
@@ -95,8 +92,7 @@ void runLoss(const Call &call) {
 
 } // namespace
 
-const Kernel kVocabStats =
-    kernelOf<OpKind::VocabStats, acceptsLogits>(runStats, workspaceOf<Buffers>);
+const Kernel kVocabStats = kernelOf<OpKind::VocabStats, acceptsLogits>(withBuffers<runStats>);
 const Kernel kVocabLoss = kernelOf<OpKind::VocabLoss>(runLoss);
 
 } // namespace shardc::kernels::host

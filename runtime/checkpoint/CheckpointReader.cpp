@@ -1,14 +1,246 @@
 #include "runtime/checkpoint/CheckpointReader.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "runtime/base/Reports.h"
+#include "runtime/base/UntrustedFolder.h"
+#include "runtime/checkpoint/DcpMetadata.h"
+#include "runtime/checkpoint/Integrity.h"
 #include "runtime/checkpoint/Reading.h"
-#include "runtime/checkpoint/RecordFiles.h"
+#include "runtime/checkpoint/TorchArchive.h"
 
 namespace shardc::checkpoint {
+
+/// A record in its mapped file.
+struct OpenRecord {
+  CheckedFile *file = nullptr;
+  ArchiveReader archive;
+  bool isInMemory = false; ///< it was just read completely, to be verified
+};
+
+constexpr uint64_t kMappedTouchedMax = uint64_t{128}
+                                       << 20; ///< bytes of mapped files to keep in memory
+constexpr uint64_t kIntegrityBytesMax = uint64_t{256} << 20;
+
+/// The data files of one checkpoint: opened without following links, mapped on first use, and
+/// verified with the checksums that exist before any part is used. Our own files have a checksum
+/// per block. In files of other programs, each record has the checksums of its archive, and the
+/// first access verifies the complete record.
+class RecordFiles {
+public:
+  /// `emit`, if set, receives one warning if records have no checksums at all (PyTorch has an
+  /// option to write none). Any thread that reads may call it.
+  RecordFiles(UntrustedFolder folder, bool comparesBoth, ReportSink emit)
+      : folder_(std::move(folder)), comparesBoth_(comparesBoth), emit_(std::move(emit)) {}
+
+  /// Reads `.shardc_integrity`, which checkpoints of other programs lack.
+  Status loadIntegrity() {
+    Result<std::string> text = folder_.read(kIntegrityFile, kIntegrityBytesMax);
+    if (!text.isOk()) // a checkpoint of another program
+      return text.status().code() == StatusCode::NotFound ? Status::ok() : text.status();
+    ASSIGN_OR_RETURN(integrity_, IntegrityTable::parse(*text));
+    hasIntegrity_ = true;
+    return Status::ok();
+  }
+
+  bool hasIntegrity() const { return hasIntegrity_; }
+  const IntegrityTable &integrity() const { return integrity_; }
+  const UntrustedFolder &folder() const { return folder_; }
+
+  /// Registers the metadata's records. NotFound or InvalidInput for a file that is missing, too
+  /// short, not a regular file, or without checksums in our table.
+  Status addRecords(const Metadata &metadata) {
+    auto need = [&](const RecordRef &record) {
+      DataFile &file = files_[record.file];
+      file.bytesNeeded = std::max(file.bytesNeeded, record.offset + record.length);
+      file.records.push_back(record.offset);
+    };
+    for (const TensorMeta &tensor : metadata.tensors)
+      for (const Chunk &chunk : tensor.chunks)
+        need(chunk.record);
+    for (const ObjectMeta &object : metadata.objects)
+      need(object.record);
+    for (auto &[name, file] : files_) {
+      file.name = name;
+      std::ranges::sort(file.records);
+      file.isRight = std::make_unique<std::atomic<bool>[]>(file.records.size());
+      auto sums = integrity_.files.find(name);
+      if (sums != integrity_.files.end())
+        file.checksums = &sums->second;
+      else if (hasIntegrity_)
+        return damaged("'{}/{}' has no checksums for '{}'", folder_.path(), kIntegrityFile, name);
+      RETURN_IF_ERROR(checkFile(file));
+    }
+    return Status::ok();
+  }
+
+  /// Opens a file other than those of records. The whole file is verified with our checksums. An
+  /// archive (`.pt`) without such checksums is verified with those of its entries.
+  Result<std::unique_ptr<CheckedFile>> openOther(const std::string &name) const {
+    ASSIGN_OR_RETURN(MappedFile map, folder_.map(name));
+    auto sums = integrity_.files.find(name);
+    bool isListed = sums != integrity_.files.end();
+    ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file,
+                     CheckedFile::open(std::move(map), isListed ? &sums->second : nullptr));
+    RETURN_IF_ERROR(file->ensure(0, file->bytes().size()));
+    if (isListed || !name.ends_with(".pt"))
+      return file;
+    Result<ArchiveReader> archive = ArchiveReader::open(file->bytes());
+    Status status = archive.isOk() ? archive->verifyAll() : archive.status();
+    if (!status.isOk())
+      return std::move(status).withContext(fmt::format("'{}'", file->path()));
+    return file;
+  }
+
+  /// Opens a record that addRecords has registered. A record in another program's file is returned
+  /// only after it was verified completely. In our own files, the caller verifies what it uses
+  /// (CheckedFile::ensure).
+  Result<OpenRecord> open(const RecordRef &record) {
+    DataFile &data = files_.at(record.file);
+    OpenRecord open;
+    ASSIGN_OR_RETURN(open.file, map(data));
+    ASSIGN_OR_RETURN(open.archive,
+                     ArchiveReader::open(open.file->bytes().subspan(record.offset, record.length)));
+    RETURN_IF_ERROR(compare(open, record, data));
+    return open;
+  }
+
+  /// Verifies the record with all existing checksums.
+  Status verify(const RecordRef &record) {
+    ASSIGN_OR_RETURN(OpenRecord opened, open(record));
+    if (opened.file->isChecked() && !comparesBoth_)
+      RETURN_IF_ERROR(compareEntries(*opened.file, opened.archive));
+    return opened.file->ensure(record.offset, record.length);
+  }
+
+  /// Verifies all files that our table names.
+  Status verifyFiles() const {
+    for (const auto &[name, sums] : integrity_.files) {
+      ASSIGN_OR_RETURN(MappedFile map, folder_.map(name));
+      ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, CheckedFile::open(std::move(map), &sums));
+      for (uint64_t at = 0; at < file->bytes().size(); at += kMappedTouchedMax) {
+        RETURN_IF_ERROR(file->ensure(at, std::min(kMappedTouchedMax, file->bytes().size() - at)));
+        file->drop();
+      }
+    }
+    return Status::ok();
+  }
+
+  /// Counts bytes that were read, and releases the memory of all files if there are many.
+  void touch(uint64_t bytes) {
+    if (touched_.fetch_add(bytes, std::memory_order_relaxed) + bytes < kMappedTouchedMax)
+      return;
+    std::lock_guard lock(openMutex_);
+    if (touched_.exchange(0, std::memory_order_relaxed) < kMappedTouchedMax)
+      return; // another thread has released the memory
+    for (const CheckedFile *file : openFiles_)
+      file->drop();
+  }
+
+private:
+  /// A file that the metadata names; it is mapped on first use.
+  struct DataFile {
+    std::string name;
+    uint64_t bytesNeeded = 0;
+    const BlockChecksums *checksums = nullptr;
+    std::once_flag once;
+    std::unique_ptr<CheckedFile> file;
+    Status status;
+    std::vector<uint64_t> records;                ///< offsets of its records, ascending
+    std::unique_ptr<std::atomic<bool>[]> isRight; ///< by record: whether it was verified
+  };
+
+  Status checkFile(const DataFile &file) const {
+    Result<uint64_t> size = folder_.sizeOf(file.name);
+    if (!size.isOk() && size.status().code() == StatusCode::NotFound)
+      return makeStatus(StatusCode::NotFound,
+                        "checkpoint '{}' has no file '{}', which '.metadata' names", folder_.path(),
+                        file.name)
+          .as(report::CheckpointDamaged.info());
+    RETURN_IF_ERROR(size.status());
+    if (*size < file.bytesNeeded)
+      return damaged("'{}/{}' is truncated: {} bytes are needed{}, but it has {}", folder_.path(),
+                     file.name, file.bytesNeeded, hasIntegrity_ ? "" : " by '.metadata'", *size);
+    return Status::ok();
+  }
+
+  Result<CheckedFile *> map(DataFile &file) {
+    std::call_once(file.once, [&] {
+      Result<MappedFile> map = folder_.map(file.name);
+      Result<std::unique_ptr<CheckedFile>> opened =
+          map.isOk() ? CheckedFile::open(std::move(*map), file.checksums) : map.status();
+      if (!opened.isOk()) {
+        file.status = opened.status();
+        return;
+      }
+      if ((*opened)->bytes().size() < file.bytesNeeded) { // it shrank after the check of its size
+        file.status = damaged("'{}' is truncated: {} bytes are needed, but it has {}",
+                              (*opened)->path(), file.bytesNeeded, (*opened)->bytes().size());
+        return;
+      }
+      file.file = std::move(*opened);
+      std::lock_guard lock(openMutex_);
+      openFiles_.push_back(file.file.get());
+    });
+    RETURN_IF_ERROR(file.status);
+    return file.file.get();
+  }
+
+  Status compare(OpenRecord &open, const RecordRef &record, DataFile &file) {
+    bool comparesEntries = !open.file->isChecked() || comparesBoth_;
+    auto index = static_cast<size_t>(std::ranges::lower_bound(file.records, record.offset) -
+                                     file.records.begin());
+    std::atomic<bool> &isRight = file.isRight[index];
+    if (!comparesEntries || isRight.load(std::memory_order_acquire))
+      return Status::ok();
+    std::lock_guard lock(compareMutexes_[index % compareMutexes_.size()]);
+    if (isRight.load(std::memory_order_relaxed)) // another thread has verified it meanwhile
+      return Status::ok();
+    if (!open.file->isChecked() && !open.archive.hasChecksums())
+      warnOfUnchecked(record);
+    RETURN_IF_ERROR(compareEntries(*open.file, open.archive));
+    RETURN_IF_ERROR(open.file->ensure(record.offset, record.length));
+    isRight.store(true, std::memory_order_release);
+    open.isInMemory = true;
+    return Status::ok();
+  }
+
+  /// Verifies all entries of an archive as a stream: the disk starts to read each piece before it
+  /// is verified, and the memory of verified pieces is released.
+  Status compareEntries(CheckedFile &file, const ArchiveReader &archive) {
+    return archive.verifyAll([&](std::span<const uint8_t> piece) {
+      file.prefetch(static_cast<uint64_t>(piece.data() - file.bytes().data()), piece.size());
+      touch(piece.size());
+    });
+  }
+
+  void warnOfUnchecked(const RecordRef &record) {
+    if (emit_ && !hasWarned_.exchange(true))
+      emit_(makeReport(report::UncheckedRecords, folder_.path(), record.offset, record.file));
+  }
+
+  UntrustedFolder folder_;
+  bool comparesBoth_ = false; ///< also verifies the archives' checksums in our own files
+  ReportSink emit_;
+  std::atomic<bool> hasWarned_{false};
+  IntegrityTable integrity_;
+  bool hasIntegrity_ = false;
+  std::unordered_map<std::string, DataFile> files_;
+  /// One thread verifies a record while others that need it wait. Indexed by the record's number,
+  /// modulo.
+  std::array<std::mutex, 64> compareMutexes_;
+  std::atomic<uint64_t> touched_{0};
+  std::mutex openMutex_; ///< guards the next member
+  std::vector<const CheckedFile *> openFiles_;
+};
 namespace fs = std::filesystem;
 
 namespace {

@@ -1,19 +1,32 @@
 #include "runtime/tokenize/Tokenize.h"
 
 #include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <new>
+#include <optional>
+#include <string>
 #include <sys/stat.h>
 #include <thread>
+#include <vector>
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/Status.h"
+#include "runtime/base/Thread.h"
 #include "runtime/base/Version.h"
 #include "runtime/data/IndexedBuilder.h"
 #include "runtime/data/InputFiles.h"
+#include "runtime/data/Jsonl.h"
+#include "runtime/tokenize/BatchReader.h"
 #include "runtime/tokenize/Encoder.h"
 #include "runtime/tokenize/HuggingFace.h"
-#include "runtime/tokenize/Pipeline.h"
+#include "runtime/tokenize/Shards.h"
 #include "runtime/tokenize/TokenizerFiles.h"
 
 #if SHARDC_WITH_SENTENCEPIECE
@@ -253,6 +266,232 @@ void removeTemporaries(const std::string &prefix) {
   for (const fs::path &path : found)
     fs::remove(path, error);
 }
+
+struct EncodeOptions {
+  std::string jsonKey = "text";
+  std::optional<int32_t> endId; ///< appended to each document that has tokens
+};
+
+/// The result of encoding a batch.
+struct EncodedBatch {
+  Status status; ///< names the line of an error
+  Documents documents;
+  Position next;
+  std::optional<FinishedInput> finished;
+  uint64_t bytesRead = 0; ///< bytes read so far from all inputs
+};
+
+/// The non-empty texts of a batch's lines, and the number of texts of each document.
+struct BatchTexts {
+  std::vector<std::string> texts;
+  std::vector<uint32_t> perDocument;
+};
+
+/// Splits a batch into lines and extracts their texts. Blank lines are skipped; a document without
+/// text has the count 0.
+Status extractBatch(const Batch &batch, const std::string &path, const std::string &key,
+                    BatchTexts &out) {
+  std::vector<std::string> texts;
+  size_t begin = 0;
+  for (size_t i = 0; i < batch.ends.size(); ++i) {
+    std::string_view line = std::string_view(batch.text).substr(begin, batch.ends[i] - begin);
+    begin = batch.ends[i];
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos)
+      continue;
+    Status status = data::extractTexts(line, key, texts);
+    if (!status.isOk())
+      return std::move(status).withContext(
+          fmt::format("'{}:{}'", path, batch.firstLine + static_cast<int64_t>(i)));
+    uint32_t count = 0;
+    for (std::string &text : texts)
+      if (!text.empty()) {
+        out.texts.push_back(std::move(text));
+        ++count;
+      }
+    out.perDocument.push_back(count);
+  }
+  return Status::ok();
+}
+
+/// Returns the documents of the encoded texts.
+Documents collect(const BatchTexts &batch, const Encoding &encoding, std::optional<int32_t> endId) {
+  Documents result;
+  result.tokens.reserve(encoding.tokens.size() + batch.perDocument.size());
+  size_t text = 0, token = 0;
+  for (uint32_t count : batch.perDocument) {
+    uint32_t sequences = 0;
+    for (uint32_t i = 0; i < count; ++i, ++text) {
+      uint32_t length = encoding.lengths[text];
+      result.tokens.insert(result.tokens.end(),
+                           encoding.tokens.begin() + static_cast<int64_t>(token),
+                           encoding.tokens.begin() + static_cast<int64_t>(token + length));
+      token += length;
+      if (length == 0)
+        continue;
+      result.lengths.push_back(length);
+      ++sequences;
+    }
+    if (sequences > 0 && endId) {
+      result.tokens.push_back(*endId);
+      ++result.lengths.back();
+    }
+    result.sequences.push_back(sequences);
+    result.counts.emptyDocuments += sequences == 0 ? 1 : 0;
+  }
+  for (const std::string &one : batch.texts)
+    result.counts.textBytes += static_cast<int64_t>(one.size());
+  result.counts.tokens = static_cast<int64_t>(result.tokens.size());
+  result.counts.sequences = static_cast<int64_t>(result.lengths.size());
+  result.counts.documents = static_cast<int64_t>(result.sequences.size());
+  return result;
+}
+
+/// Extracts the texts of a batch's lines and encodes them. As Megatron's preprocess_data.py does,
+/// texts without tokens give no sequence, and the end token is added to the last sequence of a
+/// document.
+/// Runs on an encoding thread. Failures become the status of the result, so that they are reported
+/// in the order of the lines.
+EncodedBatch encodeBatch(const Batch &batch, const std::string &path, const EncodeOptions &options,
+                         Encoder &encoder) {
+  EncodedBatch result;
+  result.next = batch.next;
+  result.finished = batch.finished;
+  result.bytesRead = batch.bytesRead;
+  try {
+    BatchTexts texts;
+    result.status = extractBatch(batch, path, options.jsonKey, texts);
+    Encoding encoding;
+    if (result.status.isOk() && !texts.texts.empty())
+      result.status = encoder.encode(texts.texts, encoding)
+                          .withContext(fmt::format(
+                              "'{}', lines {} to {}", path, batch.firstLine,
+                              batch.firstLine + static_cast<int64_t>(batch.ends.size()) - 1));
+    if (result.status.isOk())
+      result.documents = collect(texts, encoding, options.endId);
+  } catch (const std::bad_alloc &) {
+    result.status =
+        makeStatus(StatusCode::Exhausted, "not enough memory for the texts of '{}'", path);
+  } catch (const std::exception &error) { // thrown by SentencePiece
+    result.status = makeStatus(StatusCode::Internal, "'{}': {}", path, error.what());
+  }
+  return result;
+}
+
+/// Several threads take turns in reading batches and encode them; one thread takes the results in
+/// order.
+class Pipeline {
+public:
+  /// Uses one thread for each encoder. All arguments must outlive the object.
+  Pipeline(BatchReader &reader, const std::vector<std::string> &paths, const EncodeOptions &options,
+           std::vector<std::unique_ptr<Encoder>> &encoders)
+      : reader_(reader), paths_(paths), options_(options), encoders_(encoders) {}
+
+  Status start() {
+    for (std::unique_ptr<Encoder> &encoder : encoders_) {
+      std::thread thread;
+      RETURN_IF_ERROR(startThread(thread, [this, &encoder] { run(*encoder); }));
+      threads_.push_back(std::move(thread));
+    }
+    return Status::ok();
+  }
+
+  /// Stops the threads. Texts that are being encoded are abandoned.
+  /// Cancels encoders only if batches are left, so that the threads end soon.
+  ~Pipeline() {
+    bool isCutShort;
+    {
+      std::lock_guard lock(mutex_);
+      isStopped_ = true;
+      isCutShort = !isRead_ || taken_ < read_;
+    }
+    changed_.notify_all();
+    if (isCutShort)
+      for (std::unique_ptr<Encoder> &encoder : encoders_)
+        encoder->cancel();
+    for (std::thread &thread : threads_)
+      thread.join();
+  }
+
+  /// Waits for the next batch, in the order of the inputs. Returns nothing after the last batch; a
+  /// failed batch is the last one.
+  std::optional<EncodedBatch> next() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_.count(taken_) > 0 || (isRead_ && taken_ == read_); });
+    auto found = done_.find(taken_);
+    if (found == done_.end())
+      return std::nullopt;
+    EncodedBatch result = std::move(found->second);
+    done_.erase(found);
+    ++taken_;
+    lock.unlock();
+    changed_.notify_all();
+    return result;
+  }
+
+private:
+  void run(Encoder &encoder) {
+    Batch batch;
+    int64_t number = 0;
+    while (read(batch, number))
+      put(number, encodeBatch(batch, paths_[batch.file], options_, encoder));
+  }
+
+  /// Takes the next batch and its number. One thread reads at a time, since the numbers must be
+  /// those of the order in the input. After a failure the status takes the place of a batch, and no
+  /// thread reads on.
+  bool read(Batch &batch, int64_t &number) {
+    std::lock_guard turn(reading_);
+    {
+      // The limit on batches that were read but not yet returned bounds the memory use.
+      const int64_t ahead = 4 * static_cast<int64_t>(encoders_.size());
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return isStopped_ || isRead_ || read_ < taken_ + ahead; });
+      if (isStopped_ || isRead_)
+        return false;
+    }
+    Result<bool> isMore(false);
+    try {
+      isMore = reader_.next(batch);
+    } catch (const std::bad_alloc &) {
+      isMore = makeStatus(StatusCode::Exhausted, "not enough memory for a line of the input");
+    }
+    std::unique_lock lock(mutex_);
+    isRead_ = !isMore.isOk() || !*isMore;
+    if (isMore.isOk() && *isMore) {
+      number = read_++;
+      return true;
+    }
+    if (!isMore.isOk())
+      done_[read_++].status = isMore.status();
+    lock.unlock();
+    changed_.notify_all();
+    return false;
+  }
+
+  void put(int64_t number, EncodedBatch encoded) {
+    {
+      std::lock_guard lock(mutex_);
+      done_.emplace(number, std::move(encoded));
+    }
+    changed_.notify_all();
+  }
+
+  BatchReader &reader_;
+  const std::vector<std::string> &paths_;
+  const EncodeOptions &options_;
+  std::vector<std::unique_ptr<Encoder>> &encoders_;
+  std::mutex reading_; ///< held by the one thread that reads
+
+  std::mutex mutex_; ///< protects the members below
+  std::condition_variable changed_;
+  std::map<int64_t, EncodedBatch> done_;
+  int64_t taken_ = 0;   ///< batches that next() returned
+  int64_t read_ = 0;    ///< batches that were read, including a failed one
+  bool isRead_ = false; ///< there are no more batches
+  bool isStopped_ = false;
+
+  std::vector<std::thread> threads_;
+};
 
 /// Reads and encodes the inputs and writes shards, until the inputs end.
 Status encodeAll(const Work &work, Encoders &encoders, ShardFolder &shards, Progress &progress,

@@ -1,11 +1,144 @@
 // Checks the collectives that callers issue on a channel: sizes, types, addresses and members.
 #include <algorithm>
 
-#include "runtime/backend/null/Library.h"
+#include "runtime/backend/channels/Connect.h"
 #include "runtime/backend/null/NullStream.h"
+#include "runtime/backend/null/Options.h"
+#include "runtime/base/Hmac.h"
 
 namespace shardc::null {
 namespace {
+
+std::string textOf(const Nonce &nonce) {
+  std::string text;
+  for (uint8_t byte : nonce)
+    text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+std::string cardOf(int rank) { return fmt::format("rank {};", rank); }
+
+/// A library of communicators that transfers nothing; it stands in for NCCL. Calls that members
+/// make together wait for all members, as NCCL's do. It checks that all calls are for the same
+/// channel and members, and that members registered alike.
+class Library final : public channels::Communicators {
+public:
+  /// Creates the communicators of the channel's members in this process. Description and options
+  /// must outlive it.
+  Library(const hal::ChannelDesc &desc, const std::vector<int> &here, const Options &options)
+      : desc_(desc), here_(here), options_(options) {}
+
+  Result<std::string> makeId() override {
+    note("makeId");
+    return textOf(randomBytes32());
+  }
+
+  Status init(const std::string &id) override {
+    if (id.size() != 2 * sizeof(Nonce))
+      return makeStatus(StatusCode::Internal,
+                        "null backend: channel '{}' has an id of {} bytes instead of {}",
+                        desc_.name, id.size(), 2 * sizeof(Nonce));
+    id_ = id;
+    return together("init", fmt::format("{} members", desc_.members.size()));
+  }
+
+  Status split() override {
+    return together("split", fmt::format("{} members", desc_.members.size()));
+  }
+
+  bool canRegister() const override {
+    return std::ranges::all_of(here_, [this](int rank) {
+      return std::ranges::any_of(desc_.shared, [rank](const hal::SharedMemory &shared) {
+        return shared.rank == rank && shared.bytes > 0;
+      });
+    });
+  }
+
+  bool registerWindows() override {
+    bool good =
+        canRegister() && together("registerWindows", fmt::format("{} bytes", sharedBytes())).isOk();
+    if (good)
+      registered_ = hal::Registration::Windows;
+    return good;
+  }
+
+  bool registerLocally() override {
+    note("registerLocally");
+    if (!canRegister())
+      return false;
+    registered_ = hal::Registration::Local;
+    return true;
+  }
+
+  void dropLocal() override {
+    note("dropLocal");
+    registered_ = hal::Registration::Nothing;
+  }
+
+  Result<std::string> describePeers() override {
+    note("describePeers");
+    std::string cards;
+    for (int rank : here_)
+      cards += cardOf(rank);
+    return cards;
+  }
+
+  Status openPeers(const std::vector<std::string> &described) override {
+    note("openPeers");
+    for (size_t i = 0; i < desc_.members.size(); ++i)
+      if (i >= described.size() || described[i].find(cardOf(desc_.members[i])) == std::string::npos)
+        return makeStatus(StatusCode::Unavailable, "rank {} says nothing of its memory",
+                          desc_.members[i]);
+    return Status::ok();
+  }
+
+  Status decidePeers(bool keeps) override {
+    note(keeps ? "keepPeers" : "dropPeers");
+    hasPeers_ = keeps;
+    return Status::ok();
+  }
+
+  /// Like NCCL's first collectives, it would hang if members had registered different buffers, so
+  /// it checks for that.
+  Status warmUp() override {
+    return together("warmUp",
+                    fmt::format("registration {}, peers {}", static_cast<int>(registered_),
+                                hasPeers_ ? "reached" : "not reached"));
+  }
+
+private:
+  /// Waits until all members make the same call with the same text, for the communicator with the
+  /// same id.
+  Status together(std::string_view call, const std::string &mine) {
+    note(call);
+    if (here_.size() == desc_.members.size() || !options_.rendezvous)
+      return Status::ok();
+    ASSIGN_OR_RETURN(
+        std::vector<std::string> all,
+        options_.rendezvous->gather(fmt::format("{} of '{}', id {}", call, desc_.name, id_),
+                                    desc_.members, mine));
+    for (size_t i = 0; i < all.size(); ++i)
+      if (all[i] != mine)
+        return makeStatus(StatusCode::Internal,
+                          "null backend: channel '{}': in {}, rank {} has '{}' and rank {} '{}'",
+                          desc_.name, call, here_.front(), mine, desc_.members[i], all[i]);
+    return Status::ok();
+  }
+
+  int64_t sharedBytes() const { return desc_.shared.empty() ? 0 : desc_.shared.front().bytes; }
+
+  void note(std::string_view call) const {
+    if (options_.onCall)
+      options_.onCall(call, desc_);
+  }
+
+  const hal::ChannelDesc &desc_;
+  const std::vector<int> &here_;
+  const Options &options_;
+  std::string id_;
+  hal::Registration registered_ = hal::Registration::Nothing;
+  bool hasPeers_ = false;
+};
 
 using hal::Collective;
 using hal::CollectiveKind;
