@@ -37,9 +37,7 @@ model::PipelineShape pipelineShapeOf(const plan::Job &job) {
           job.derived.numMicrobatches, job.model.microbatchGroupSizePerVpStage, placementOf(job)};
 }
 
-namespace {
-
-model::PassOrder writtenOrder(const plan::Job &job) {
+model::PassOrder passOrderOf(const plan::Job &job) {
   if (std::string rows = job.derived.passOrder; !rows.empty()) {
     std::ranges::replace(rows, '|', '\n');
     return model::readFaultless(rows, job.model.pipelineModelParallelSize,
@@ -48,19 +46,6 @@ model::PassOrder writtenOrder(const plan::Job &job) {
   SHARDC_CHECK(job.model.pipelineSchedule != plan::Job::PipelineSchedule::ZeroBubbleGreedy,
                "the job does not list its passes yet");
   return model::orderOf(job.model.pipelineSchedule, pipelineShapeOf(job));
-}
-
-} // namespace
-
-/// Where weights are gathered, the passes of a cell run apart: which weights a joint segment finds
-/// gathered would depend on the runs before it.
-model::PassOrder passOrderOf(const plan::Job &job) {
-  model::PassOrder order = writtenOrder(job);
-  if (job.derived.strategy == plan::Job::ShardingStrategy::OptimGradsParams)
-    for (auto &row : order.rows)
-      for (auto &pass : row)
-        pass.isPair = false;
-  return order;
 }
 
 /// Layers go to the stages in order, as many as the layout says. The embedding is on the first

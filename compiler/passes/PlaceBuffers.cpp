@@ -174,7 +174,7 @@ private:
   void backward(const Op &op) {
     for (ValueId value : op.results)
       if (slots_[value].cls < 0 && op.kind != OpKind::View)
-        slots_[value] = {tiedClass(op, value), {}};
+        slots_[value] = tiedSlot(op, value);
     if (op.kind == OpKind::Pack)
       return placeParts(op);
     for (const plan::Tie &tie : op.ties)
@@ -199,17 +199,17 @@ private:
     shard = {whole.cls, combined(plan_, whole.at, {0, bytes, gather.group})};
   }
 
-  /// The class of the operand whose buffer the result takes over, if that operand already has one
+  /// The slot of the operand whose buffer the result takes over, if that operand already has one
   /// (a live-in); otherwise a new class.
-  int32_t tiedClass(const Op &op, ValueId value) {
+  Slot tiedSlot(const Op &op, ValueId value) {
     for (const plan::Tie &tie : op.ties)
       if (op.results[tie.result] == value && slots_[tie.value].cls >= 0)
-        return slots_[tie.value].cls;
+        return slots_[tie.value];
     for (size_t r = 0; r < op.results.size(); ++r)
       if (int operand = plan::inPlaceOperand(op, r); op.results[r] == value && operand >= 0)
-        if (int32_t cls = slots_[op.operands[static_cast<size_t>(operand)]].cls; cls >= 0)
-          return cls;
-    return newClass(value);
+        if (const Slot &slot = slots_[op.operands[static_cast<size_t>(operand)]]; slot.cls >= 0)
+          return slot;
+    return {newClass(value), {}};
   }
 
   void share(ValueId result, ValueId earlier) {

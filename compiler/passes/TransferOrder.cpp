@@ -46,8 +46,9 @@ public:
     replaceOps();
   }
 
-  /// Interleaves the first `second` ops with the others; the order of each series stays. Of two ops
-  /// that can begin at once, that of the series which takes longer from there on comes first.
+  /// Interleaves the first `second` ops with the others; the order of each series stays, and views
+  /// stay beside their readers, so that gathers may come late. Of two ops that can begin at once,
+  /// that of the series which takes longer from there on comes first.
   void interleave(size_t second) {
     findNeeds();
     keepOrderOfFixed(second);
@@ -55,15 +56,26 @@ public:
     std::vector<double> left(segment_.ops.size()); // seconds of the series from the op on
     for (size_t i = left.size(); i-- > 0;)
       left[i] = secondsOf(i) + (i + 1 == end[0] || i + 1 == end[1] ? 0 : left[i + 1]);
-    while (order_.size() < segment_.ops.size()) {
-      auto rankOf = [&](size_t series) {
-        const size_t op = next[series];
-        if (op == end[series] || !isReady(op))
+    auto readerOf = [&](size_t series) {
+      size_t op = next[series];
+      while (op + 1 < end[series] && isAlias(at(op)))
+        ++op;
+      return op;
+    };
+    auto rankOf = [&](size_t series) {
+      double begin = 0;
+      for (size_t op = next[series]; op < end[series] && op <= readerOf(series); ++op) {
+        if (!isReady(op, next[series]))
           return std::tuple(true, 0.0, 0.0);
-        return std::tuple(false, isAlias(at(op)) ? 0 : std::max(readyAt(op), clockOf(op)),
-                          -left[op]);
-      };
-      give(next[rankOf(1) < rankOf(0) ? 1 : 0]++);
+        begin = std::max({begin, readyAt(op), isAlias(at(op)) ? 0 : clockOf(op)});
+      }
+      bool isDone = next[series] == end[series];
+      return std::tuple(isDone, begin, isDone ? 0 : -left[next[series]]);
+    };
+    while (order_.size() < segment_.ops.size()) {
+      const size_t series = rankOf(1) < rankOf(0) ? 1 : 0;
+      for (size_t last = readerOf(series); next[series] <= last;)
+        give(next[series]++);
     }
     replaceOps();
   }
@@ -128,8 +140,10 @@ private:
         needs_[i].push_back(found->second);
   }
 
-  bool isReady(size_t op) const {
-    return std::ranges::all_of(needs_[op], [&](uint32_t need) { return given_[need] != 0; });
+  /// Whether all that the op needs was issued, apart from ops from `next` on.
+  bool isReady(size_t op, size_t next = SIZE_MAX) const {
+    return std::ranges::all_of(
+        needs_[op], [&](uint32_t need) { return given_[need] != 0 || need >= next; });
   }
   /// The time at which all dependences of the op have completed.
   double readyAt(size_t op) const {

@@ -125,8 +125,9 @@ def check_slices(runner):
         compare(name, with_gradients(runner, *sizes, *layout), expected)
 
 
-OVERLAPS = (("no_shard", (2, 2, 1), "microbatch"), ("optim", (2, 2, 1), "microbatch"), ("optim_grads_params", (2, 2, 1), "microbatch"),
-            ("optim_grads", (4, 2, 1), "step"), ("no_shard", (2, 1, 2), "microbatch"))  # of a pipeline; ranks, parts of experts, of layers
+OVERLAPS = (("no_shard", (2, 2, 2, 1), "microbatch"), ("optim", (2, 2, 2, 1), "microbatch"),
+            ("optim_grads_params", (2, 2, 2, 1), "microbatch"), ("optim_grads", (2, 4, 2, 1), "step"),
+            ("no_shard", (3, 1, 1, 2), "microbatch"))  # stages, ranks, parts of experts, of layers
 
 
 def check_same(runner):
@@ -154,11 +155,11 @@ def apart(runner, settings):
 
 def check_overlap(runner):
     pairs = 0
-    for strategy, (data, experts, tensor), reduces in runner.in_turn(OVERLAPS, with_all=LONG):
-        settings = ["model.num_layers=8", "train.micro_batch_size=1", f"train.global_batch_size={7 * data}", "train.train_iters=3",
-                    *pipeline(2, strategy, data, tensor=tensor, schedule="dual_pipe_v", reduces=reduces),
+    for strategy, (stages, data, experts, tensor), reduces in runner.in_turn(OVERLAPS, with_all=LONG):
+        settings = [f"model.num_layers={4 * stages}", "train.micro_batch_size=1", f"train.global_batch_size={7 * data}",
+                    "train.train_iters=3", *pipeline(stages, strategy, data, tensor=tensor, schedule="dual_pipe_v", reduces=reduces),
                     f"model.expert_model_parallel_size={experts}", *["model.sequence_parallel=true"] * (tensor > 1)]
-        name = f"{strategy}, {data} ranks, {experts} parts of experts, {tensor} of layers, reduced each {reduces}"
+        name = f"{strategy}, {stages} stages, {data} ranks, {experts} parts of experts, {tensor} of layers, reduced each {reduces}"
         expected = runner.run_plan(*apart(runner, settings))
         equal(name, expected, runner.run_plan(*settings))
         plan = pathlib.Path(runner.folder.name, "job.plan").read_text()

@@ -4,8 +4,8 @@
     schedule_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is the comparison to make:
-    drawn      schedules in random orders of passes, chunks in a loop, in a V, or anywhere, on 2 to 8 stages with 1 to 3 chunks each,
-               strategy and tied tables drawn too; compared with one rank: losses and norms of 3 steps, and gradients of the first,
+    drawn      schedules in random orders of passes, some with cells of two, chunks in a loop, in a V, or anywhere, on 2 to 8 stages
+               with 1 to 3 chunks each, strategy and tied tables drawn too; compared with one rank: losses and norms of 3 steps, and gradients of the first,
                within 1e-5 relative. 2 of them run unless SHARDC_LONG=1, which runs 2,000, or COUNT=n; SEED=n (1 by default) draws
                them.
     mutations  the same schedules with a pass dropped, doubled, exchanged with another one or moved to another stage: refused at a
@@ -57,31 +57,48 @@ def needs(stage_of, is_split, kind, chunk, microbatch):
 
 
 def order(draw, stage_of, microbatches):
-    """Rows of passes, each after those that it needs."""
+    """Rows of passes, each after those that it needs; and those that begin a cell of two."""
     share = draw.choice((0, 0.5, 1))
     is_split = {(c, i): draw.random() < share for c in range(len(stage_of)) for i in range(microbatches)}
     left = [(kind, c, i) for (c, i), split in is_split.items() for kind in ("FIW" if split else "FB")]
     waits = {each: needs(stage_of, is_split, *each) for each in left}
-    done, rows = set(), [[] for _ in range(max(stage_of) + 1)]
+    done, rows, pairs = set(), [[] for _ in range(max(stage_of) + 1)], set()
+    paired = draw.choice((0, 0.5, 1))
     rank = draw.choice((lambda each: draw.random(), lambda each: draw.random() + each[2] / microbatches,
                         lambda each: draw.random() - (each[0] != "F")))
     while left:
-        each = min((one for one in left if all(need in done for need in waits[one])), key=rank)
-        left.remove(each)
-        done.add(each)
-        rows[stage_of[each[1]]].append(each)
-    return rows
+        ready = [one for one in left if all(need in done for need in waits[one])]
+        cell = [min(ready, key=rank)]
+        stage, kind = stage_of[cell[0][1]], cell[0][0]
+        others = [one for one in ready if stage_of[one[1]] == stage and "F" in (kind, one[0]) and one[0] != kind]
+        if others and draw.random() < paired:
+            pairs.add(cell[0])
+            cell.append(draw.choice(others))
+        for each in cell:
+            left.remove(each)
+            done.add(each)
+            rows[stage].append(each)
+    return rows, pairs
 
 
-def text_of(rows):
-    return "".join(",".join(f"{chunk}{kind}{microbatch}" for kind, chunk, microbatch in row) + "\n" for row in rows)
+def text_of(rows, pairs=()):
+    """A pass that begins a cell shares it with the next pass of its row if the two are a forward and a backward pass."""
+    lines = []
+    for row in rows:
+        passes, cells = [f"{chunk}{kind}{microbatch}" for kind, chunk, microbatch in row], []
+        while passes:
+            at = len(row) - len(passes)
+            joins = len(passes) > 1 and row[at] in pairs and [row[at][0], row[at + 1][0]].count("F") == 1
+            cells.append(f"({passes.pop(0)};{passes.pop(0)})OVERLAP_F_B" if joins else passes.pop(0))
+        lines.append(",".join(cells) + "\n")
+    return "".join(lines)
 
 
 def drawn_cases():
     draw = random.Random(int(os.environ.get("SEED", "1")))
     for number in range(COUNT):
         stage_of, microbatches = placement(draw), draw.randint(1, 6)
-        rows = order(draw, stage_of, microbatches)
+        rows, pairs = order(draw, stage_of, microbatches)
         stages, ranks = len(rows), 2 if len(rows) <= 4 and draw.random() < 0.5 else 1
         model = [*SIZES, f"model.num_layers={len(stage_of)}", f"train.train_iters={STEPS}", "train.micro_batch_size=1",
                  f"train.global_batch_size={microbatches * ranks}", "cluster.gpus_per_node=1",
@@ -89,8 +106,8 @@ def drawn_cases():
         strategy = draw.choice(STRATEGIES) if ranks > 1 else "no_shard"
         own = [*strategy_settings(strategy), f"model.pipeline_model_parallel_size={stages}",
                f"model.virtual_pipeline_model_parallel_size={len(stage_of) // stages}", f"cluster.gpus_per_node={stages * ranks}"]
-        name = f"schedule {number}: chunks on {stage_of}, {microbatches} microbatches, {strategy} on {ranks}"
-        yield draw, name, rows, stage_of, model, own
+        name = f"schedule {number}: chunks on {stage_of}, {microbatches} microbatches, {len(pairs)} pairs, {strategy} on {ranks}"
+        yield draw, name, rows, pairs, model, own
 
 
 class OneRank:
@@ -109,8 +126,8 @@ def check_drawn(runner):
     one_rank = OneRank(runner)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "x.csv"
-        for _, name, rows, _, model, own in drawn_cases():
-            path.write_text(text_of(rows))
+        for _, name, rows, pairs, model, own in drawn_cases():
+            path.write_text(text_of(rows, pairs))
             compare(name, with_gradients(runner, *model, *own, f'model.pipeline_schedule_csv="{path}"'), one_rank(model))
     print(f"{COUNT} schedules")
 
@@ -136,9 +153,9 @@ def check_mutations(runner):
     counts, one_rank = {}, OneRank(runner)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "x.csv"
-        for draw, name, rows, _, model, own in drawn_cases():
+        for draw, name, rows, pairs, model, own in drawn_cases():
             how, rows, changed = mutated(draw, rows)
-            path.write_text(text_of(rows))
+            path.write_text(text_of(rows, pairs))
             settings = [*model, *own, f'model.pipeline_schedule_csv="{path}"']
             done = subprocess.run(["shardc", "check", runner.recipe, *runner.arguments(settings)], capture_output=True, text=True)
             if done.returncode == 0:
@@ -155,7 +172,7 @@ def check_mutations(runner):
             own = [sum(each[1] in {chunk for _, chunk, _ in changed} for each in row) for row in rows]  # the chunk's passes, by row
             if how == "moved" and own.count(1) == 2:
                 names |= parts  # either row may be the chunk's
-            near = cell in names or any(f"'{part}'" in error[4] for part in parts) or how == "exchanged" or error[5] == "shape"
+            near = bool(names & set(re.split(r"[(;)]", cell))) or any(f"'{part}'" in error[4] for part in parts) or how == "exchanged" or error[5] == "shape"
             if not near:
                 sys.exit(f"{name}, {how} {names}: the message is at '{cell}': {error[4]}")
             counts[f"{how}: {error[5]}"] = counts.get(f"{how}: {error[5]}", 0) + 1
