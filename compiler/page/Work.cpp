@@ -8,7 +8,8 @@ namespace shardc::page {
 namespace {
 
 Class classOf(const plan::Op &op) {
-  if (plan::opInfo(op).collective)
+  if (plan::opInfo(op).collective || op.kind == plan::OpKind::ToHost ||
+      op.kind == plan::OpKind::ToDevice)
     return Class::Transfer;
   if (op.isRecomputed)
     return Class::Recompute;

@@ -695,6 +695,32 @@ StepTime slowestOf(const std::vector<StepTime> &times) {
 
 namespace {
 
+/// Spreads the slowdown of kernels by overlapping transfers evenly over the time in which kernels
+/// run, so that exposed transfers take as long as in the sums.
+void slowKernels(const Segment &segment, LaunchTime &time) {
+  struct Edge {
+    double *at, covered; ///< a begin or end, and how long kernels ran before it
+    int kernels;
+  };
+  std::vector<Edge> edges;
+  for (size_t i = 0; i < segment.ops.size(); ++i) {
+    int isKernel = isCollective(segment.ops[i]) || isCopyOfHost(segment.ops[i]) ? 0 : 1;
+    edges.push_back({&time.begins[i], 0, isKernel});
+    edges.push_back({&time.ends[i], 0, -isKernel});
+  }
+  std::ranges::stable_sort(edges, {}, [](const Edge &edge) { return *edge.at; });
+  double covered = 0, last = 0, longest = edges.empty() ? 0 : *edges.back().at;
+  for (int running = 0; Edge &edge : edges) {
+    covered += running > 0 ? *edge.at - last : 0;
+    last = *edge.at;
+    running += edge.kernels;
+    edge.covered = covered;
+  }
+  const double lost = time.sum.step - kLaunchSeconds - longest;
+  for (const Edge &edge : edges)
+    *edge.at += covered > 0 ? lost * edge.covered / covered : 0;
+}
+
 /// Collects the intervals of a role's ops, launch by launch.
 class Timeline {
 public:
@@ -709,12 +735,9 @@ public:
     double held = pass.end - pass.begin - time.sum.step; // by another stage
     bool isHeldFirst = !meetings.empty() && meetings[0].isFirst;
     double begin = pass.begin + kLaunchSeconds + (isHeldFirst ? held : 0);
-    // The slowdown of kernels by overlapping transfers is spread evenly over the launch.
-    double longest = *std::ranges::max_element(time.ends);
-    double stretch = longest > 0 ? (time.sum.step - kLaunchSeconds) / longest : 1;
     for (uint32_t op = 0; op < time.ends.size(); ++op)
       if (time.ends[op] > time.begins[op])
-        add({launch.segment, op, begin + stretch * time.begins[op], begin + stretch * time.ends[op],
+        add({launch.segment, op, begin + time.begins[op], begin + time.ends[op],
              microbatchOf(i, op)});
     for (size_t m = 0; m < meetings.size(); ++m) {
       double end = times.meetingEnds[pass.firstMeeting + m];
@@ -752,6 +775,8 @@ std::vector<std::vector<Interval>> timelinesOf(const Device &device, const plan:
   for (RoleTimes &role : settledRoles(device, plan)) {
     roles.push_back(launchesOf(role));
     actors.push_back(roles.back().passes);
+    for (auto &[launch, timed] : roles.back().timed)
+      slowKernels(role.role().segments[launch.segment], timed.time);
   }
   std::optional<std::vector<ActorTimes>> times = timesOf(actors);
   std::vector<std::vector<Interval>> timelines;

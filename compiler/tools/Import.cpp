@@ -156,10 +156,13 @@ std::optional<BufferId> readBridgePython(BufferId input, const upstream::ImportO
 /// Like readBridgePython(), but returns the recipe of a launch script of the shell.
 std::optional<std::string> readScript(BufferId input, const upstream::ImportOptions &options,
                                       Session &session) {
-  llvm::json::Object variables, setting;
+  llvm::json::Object variables, files, setting;
   for (const auto &[name, value] : options.variables)
     variables[name] = value;
   setting["variables"] = std::move(variables);
+  for (const auto &[name, text] : options.files) // a setting has Unicode alone
+    files[llvm::json::fixUTF8(name)] = llvm::json::fixUTF8(text);
+  setting["files"] = std::move(files);
   if (!options.arguments.empty())
     setting["arguments"] = llvm::json::Array(options.arguments);
   llvm::ErrorOr<std::string> shfmt = llvm::sys::findProgramByName("shfmt");

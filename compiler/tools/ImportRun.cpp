@@ -171,7 +171,7 @@ private:
   /// Whether a variable was set by this program, by Slurm or by the shell, rather than by the
   /// script.
   static bool isOurs(llvm::StringRef name) {
-    for (llvm::StringRef prefix : {"SHARDC_", "SLURM_", "OMPI_", "BASH_"})
+    for (llvm::StringRef prefix : {"SHARDC_", "SLURM_", "OMPI_", "BASH_", "PBS_"})
       if (name.startswith(prefix))
         return true;
     constexpr llvm::StringLiteral kNames[] = {"PATH",  "HOME", "PWD",  "OLDPWD",

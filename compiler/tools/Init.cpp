@@ -29,6 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kGpusPerNode = 8;
+constexpr char kMeasure[] = "shardc:overlays/measure.recipe"; // few steps that save nothing
 
 struct InitOptions {
   std::string model, gpu, gpus, goal, weights, output;
@@ -184,8 +185,9 @@ public:
   std::string text(llvm::StringRef layout) const {
     std::string out =
         fmt::format("// Written by 'shardc init'. 'shardc explain {} SECTION' shows every value.\n"
-                    "recipe {} extends {} {{\n",
-                    options_.output, recipeName(), quoted(base_.path));
+                    "recipe {} extends {}{} {{\n",
+                    options_.output, recipeName(), quoted(base_.path),
+                    options_.goal == "measure" ? ", " + quoted(kMeasure) : "");
     out += base_.sizes;
     int64_t perNode = std::min(gpus_, kGpusPerNode);
     out += fmt::format("  cluster {{ gpu = {}  nodes = {}  gpus_per_node = {} }}\n", options_.gpu,
@@ -201,11 +203,10 @@ public:
   /// whether the text changes.
   bool adapt(const config::Config &config) {
     const int64_t batch = config.derived().globalBatch;
-    saves_ = config.has(config::Opt::CheckpointSave);
     if (batch > 0 && batch % gpus_ != 0)
       batch_ = (batch / gpus_ + 1) * gpus_;
     std::string split = options_.data.empty() ? split_ : splitThatFits(config).value_or(split_);
-    return std::exchange(split_, split) != split || batch_ > 0 || saves_;
+    return std::exchange(split_, split) != split || batch_ > 0;
   }
 
 private:
@@ -230,15 +231,13 @@ private:
                            ? ""
                            : " // bytes; 'shardc data tokenize' makes tokens of a model",
                        split_ != "100,0,0" ? ""
-                                           : "  validation { eval_interval = none } // the data "
-                                             "are too few to divide\n");
+                                           : "  validation { eval_iters = 0 } // the data are "
+                                             "too few to divide\n");
   }
 
   std::string goal() const {
     if (options_.goal == "measure")
-      return "  train { train_iters = 20 }\n  scheduler { lr_warmup_iters = 2 }\n"
-             "  logger { log_interval = 1 }\n" +
-             std::string(saves_ ? "  checkpoint { save = none }\n" : "");
+      return "";
     std::string save = fmt::format("    save = {} // with checkpoint.load = this "
                                    "folder, a run continues\n"
                                    "    keep = 3 // of the newest saves\n",
@@ -258,7 +257,6 @@ private:
   int64_t gpus_;
   std::string name_;
   int64_t batch_ = 0;
-  bool saves_ = false;           ///< the base saves, also where speed is measured
   std::string split_ = "95,5,0"; ///< of the data, for training, validation and test
 };
 

@@ -294,6 +294,11 @@ private:
       readCount(last, says == "Gpus" ? devices_ : times_);
     if (says == "PerNode" || says == "Each" || says == "Gpus")
       return set(kPerNode, last, word.range);
+    if (says == "Grid") { // nodes, if there are several, and processes of each
+      auto [nodes, each] = value.split('x');
+      readOption("Nodes", each.empty() ? "1" : nodes, word);
+      return readOption("Each", each.empty() ? nodes : each, word);
+    }
     if (says == "Map" && value.startswith("ppr:") && value.contains(":node"))
       return readOption("PerNode", value.split(':').second.split(':').first, word);
     if (says == "Include" || says == "Exclude")
@@ -785,9 +790,7 @@ std::optional<std::string> importMegatronRun(const ShellRun &run, const ImportOp
 
 std::optional<std::string> importMegatronArgs(BufferId input, llvm::StringRef commands,
                                               const ImportOptions &options, DiagEngine &diags) {
-  std::optional<ShellRun> run = shellRunOf(input, commands, diags);
-  if (run)
-    run->files = options.files;
+  std::optional<ShellRun> run = shellRunOf(input, commands, options.files, diags);
   return run ? importMegatronRun(*run, options, diags) : std::nullopt;
 }
 

@@ -36,9 +36,10 @@ public:
     return sources_.range(script_, first, std::clamp<int64_t>(end.integer, first, size));
   }
 
-  ShellRun read(const Tree &of) const {
+  ShellRun read(const Tree &of, const std::map<std::string, std::string> &files) const {
     ShellRun run;
     run.text = sources_.text(script_).str();
+    run.files = files;
     for (const TreePtr &command : valueOf(of, "commands").items)
       addCommand(run, *command);
     for (const TreePtr &word : valueOf(of, "directives").items)
@@ -51,7 +52,9 @@ public:
 private:
   /// Replaces values of secrets in the words of commands by asterisks.
   static void hideSecrets(ShellRun &run) {
-    const std::vector<std::string> others = secretsIn(run.text); // also those not exported
+    std::vector<std::string> others = secretsIn(run.text); // also those not exported
+    for (const auto &[name, text] : run.files) // which the script may source
+      llvm::append_range(others, secretsIn(text));
     for (RanCommand &command : run.commands) {
       std::vector<std::pair<std::string, std::string>> known;
       for (const auto &[name, value] : command.environment)
@@ -139,11 +142,13 @@ std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::strin
   return withoutValues(std::move(text), values);
 }
 
-std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands, DiagEngine &diags) {
+std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands,
+                                   const std::map<std::string, std::string> &files,
+                                   DiagEngine &diags) {
   ShellResult result(script, diags.sources());
   TreePtr read = readYaml(commands.str());
   if (read != nullptr && read->kind == Tree::Kind::Map)
-    return result.read(*read);
+    return result.read(*read, files);
   if (read != nullptr && read->kind == Tree::Kind::List)
     diags.report(diag::ImportMalformed, result.range(*read),
                  elementOf(*read, 2).text + "; '--run' runs the script");

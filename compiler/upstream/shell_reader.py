@@ -3,11 +3,11 @@
     shell_reader.py SETTING RESULTS FILE
 
 SETTING is a JSON file with `variables` of the shell that would run the script, the path of the program `shfmt`, which
-parses the script, and, if known, the script's `arguments`. The file `commands` in the folder RESULTS receives the result:
+parses the script, `files` that it may source, by path, and, if known, the script's `arguments`. The file `commands` in the folder RESULTS receives the result:
 an object, or [begin, end, error] if the script is malformed.
 
-Assignments that certainly run are executed. All other statements, such as conditions, loops, functions and pipes, are only
-searched: what they may set is unknown from there on, and their launches are listed. The text that a command gives to
+Assignments that certainly run are executed, also those in functions, subshells and sourced files. All other statements,
+such as conditions and loops, are only searched: what they may set is unknown from there on, and their launches are listed. The text that a command gives to
 another shell with `-c` is read as a script of its own, in which exported variables are set. Also unknown are the output of
 programs, variables that the script never sets, variables that builtins such as `read`, or arithmetic, set anywhere, and
 all expansions except `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}`, `${NAME-text}` and `$((...))`.
@@ -19,6 +19,7 @@ remain valid when texts are joined or split.
 """
 
 import collections
+import copy
 import itertools
 import json
 import pathlib
@@ -50,6 +51,8 @@ MARK_BEGIN, MARKS_MAX, MARK = 0xF0000, 120_000, re.compile("[\U000f0000-\U0010ff
 ASSIGNS, LINE = re.compile(rb"\+\+|--|(<<|>>|[-+*/%&|^])?=(?!=)"), re.compile(rb"[^\n]*")  # operators of arithmetic; a line
 SETTERS = re.compile(r"(read|mapfile|readarray|getopts|printf\s+-v)\s")  # builtins that set variables
 MOVERS = re.compile(r"shift\b|set\s+([^-+\s]|(.*\s)?--(\s|$))", re.S)  # builtins that set the arguments
+# What a subshell changes for itself alone; how deep functions are followed, and how many calls.
+STATE, FRAMES_MAX, CALLS_MAX = ("values", "arrays", "exported", "functions", "exports_all", "all_cause", "moved", "moved_text"), 16, 500
 BUILTINS = ("read", "mapfile", "readarray", "getopts", "printf", "unset", "source", ".", "shift", "set", "exit", "return", "test", "[")
 
 
@@ -63,10 +66,6 @@ def is_known(text):
 
 def joined(values, between=""):
     return "".join(text + between for text, _ in values or ())
-
-
-def place_of(node):
-    return node["Pos"], node["End"]
 
 
 def nodes_of(tree):
@@ -118,12 +117,15 @@ class Reader:
         # The texts and places of a variable's elements; a variable that is not an array has one, and after `unset` none.
         self.values = {name: [(text, None)] for name, text in setting["variables"].items()}
         self.arrays, self.exported, self.foreign = {"@", "*"}, set(), {}
-        self.has_arguments, given = "arguments" in setting, [(text, None) for text in setting.get("arguments", ())]
-        if self.has_arguments:
-            self.values.update({str(at): [text] for at, text in enumerate(given, 1)}, **{"@": given, "*": given, "#": [(str(len(given)), None)]})
+        self.sourced, self.frames, self.calls = [], [], 0  # places of sourced texts; functions that run, with their own variables
+        if "arguments" in setting:
+            self.set_arguments([(text, None) for text in setting["arguments"]])
         self.take_variables([*((word, place) for *place, word in self.directives()), *(starter if starter and starter[0][0] in JOBS else ())])
-        for statement in self.tree.get("Stmts", ()):
-            self.cause = self.outer or LINE.match(self.source, statement["Pos"]).span()
+        self.find_foreign(self.tree)
+
+    def find_foreign(self, tree):
+        for statement in tree.get("Stmts", ()):
+            self.cause = self.line_of(statement)
             for node in nodes_of(statement):
                 for name in self.foreign_in(node, node.get("Type")):
                     self.foreign[name] = self.cause
@@ -152,9 +154,15 @@ class Reader:
             return NAME.findall(self.string(node["X"]))
         if kind == "ParamExp" and re.match(r"\$\{\w+:?=", self.string(node), re.A):
             return [node["Param"]["Value"]]
-        if MOVERS.match(script):
-            self.moved = self.cause
         return NAME.findall(self.string(node) if kind == "LetClause" else script if SETTERS.match(script) else "")
+
+    def place_of(self, node):
+        """The place in the script; of a node in a sourced text, the statement that sources it."""
+        return next((place for begin, place in reversed(self.sourced) if node["Pos"] >= begin), (node["Pos"], node["End"]))
+
+    def line_of(self, statement):
+        line = LINE.match(self.source, statement["Pos"]).span()
+        return self.outer or self.place_of({"Pos": line[0], "End": line[1]})
 
     def command_in(self, node):
         """The text of a command, without assignments in front of it. Empty for nodes of other kinds."""
@@ -209,19 +217,29 @@ class Reader:
             values = held + self.fields_of([element["Value"] for element in elements if "Value" in element])
             self.arrays.add(name)
         else:
-            values = [(joined(held) + self.value_of(node.get("Value", {})), place_of(node))]
+            values = [(joined(held) + self.value_of(node.get("Value", {})), self.place_of(node))]
         if len(joined(values)) + len(values) > TEXT_MAX:
             raise MemoryError
         self.values[name] = values
         self.exported.update([name] if self.exports_all else [])
 
+    def set_arguments(self, given):
+        """Sets the arguments of the script, or of a function; only those before unknown ones have numbers."""
+        for name in list(filter(ARGUMENT.fullmatch, self.values)):
+            del self.values[name]
+        known = itertools.takewhile(lambda value: is_known(value[0]), given)
+        self.values.update({str(at): [value] for at, value in enumerate(known, 1)}, **{"@": given, "*": given, "#": [(str(len(given)), None)]})
+
     def look(self, name, shown):
         """The elements of a variable or an argument where it is used; None if the script never sets it."""
         held = self.values.get(name)
         if not NAME.match(name):
-            if self.moved or not ARGUMENT.fullmatch(name):
-                return [(self.mark(shown, self.moved_text, self.moved), None)]
-            return [] if held is None and self.has_arguments else held
+            given = self.values.get("@")
+            # An unknown argument may be any number of words.
+            is_open = given and (held is None or name == "#") and not is_known(joined(given))
+            if self.moved or is_open or not ARGUMENT.fullmatch(name):
+                return [(self.mark(shown, self.moved_text or joined(given), self.moved), None)]
+            return [] if held is None and given is not None else held
         is_set_before = ENVIRONMENT.fullmatch(name) or (name.startswith("SLURM_") and b"\n#SBATCH" in self.source)
         return [(self.mark(shown, cause=self.all_cause), None)] if held is None and (self.all_cause or is_set_before) else held
 
@@ -253,7 +271,7 @@ class Reader:
                 # Unquoted blanks of a value, or of `${NAME:-a b}`, begin a new field.
                 for part in [piece] if is_quoted else re.findall(r"[ \t\n]+|[^ \t\n]+", piece):
                     if part is None or (not is_quoted and part[0] in " \t\n"):
-                        found += [(text, place or place_of(word))] if text or is_field else []
+                        found += [(text, place or self.place_of(word))] if text or is_field else []
                         text, place, is_field = "", None, False
                     else:
                         text, place, is_field = text + part, of_piece or place, is_field or is_quoted
@@ -324,7 +342,7 @@ class Reader:
     # --- the result
 
     def read(self):
-        any(map(self.run, self.tree.get("Stmts", ())))
+        self.run_all(self.tree.get("Stmts", ()))
         return {"commands": self.commands or self.assigned_flags(), "directives": self.directives(), "exported": self.exports()}
 
     def exports(self):
@@ -342,7 +360,7 @@ class Reader:
             is_late = comment["Pos"] > end and mark in ("#SBATCH", "#PBS")  # Slurm and PBS stop at the first command
             if before in b"\n" and mark in DIRECTIVES and not is_late:
                 words = itertools.takewhile(lambda word: word[0] != "#", words)
-                found += [[*place_of(comment), word] for word in [DIRECTIVES[mark], *(QUOTES.sub(r"\2", word) for word in words)]]
+                found += [[*self.place_of(comment), word] for word in [DIRECTIVES[mark], *(QUOTES.sub(r"\2", word) for word in words)]]
         return found
 
     def assigned_flags(self):
@@ -365,41 +383,119 @@ class Reader:
 
     # --- statements
 
+    def run_all(self, statements):
+        return next(filter(None, map(self.run, statements)), None)
+
+    def run_apart(self, statement):
+        """Executes a statement in a subshell."""
+        kept = [copy.copy(getattr(self, name)) for name in STATE]
+        self.run({name: part for name, part in statement.items() if name != "Background"})
+        for name, part in zip(STATE, kept):
+            setattr(self, name, part)
+
     def run(self, statement):
-        """Executes a statement of the script itself. Returns whether the script ends there."""
+        """Executes a statement that certainly runs. Returns the word that ends the script or a function there, or None."""
         node = statement.get("Cmd", {"Type": "CallExpr"})
-        self.cause = self.outer or LINE.match(self.source, statement["Pos"]).span()
-        if self.is_chain(node) and "Background" not in statement:
-            return self.run(node["X"]) or self.run(node["Y"])
-        if "Background" in statement or node["Type"] not in ("CallExpr", "DeclClause", "FuncDecl") or self.called(node):
+        kind, self.cause = node["Type"], self.line_of(statement)
+        between, called = self.between(node), self.called(node)
+        if kind == "Subshell" or ("Background" in statement and (kind == "Block" or called)):
+            return self.run_apart({**statement, "Cmd": {**node, "Type": "Block" if kind == "Subshell" else kind}})
+        if between in ("|", "|&"):
+            return self.run_apart(node["X"]) or self.run_apart(node["Y"])
+        if between in ("&&", "||") and "Background" not in statement:
+            return self.run(node["X"]) or (self.run if between == "&&" and self.succeeds(node["X"]) else self.search)(node["Y"])
+        if kind == "Block":
+            return self.run_all(node["Stmts"])
+        is_short = len(self.frames) < FRAMES_MAX and self.calls < CALLS_MAX and not called & {name for name, _ in self.frames}
+        if is_short and len([body for name in called for body in self.functions[name]]) == 1 and not node.get("Assigns"):
+            return self.call(*called, self.fields_of(node["Args"])[1:])
+        if "Background" in statement or kind not in ("CallExpr", "DeclClause", "FuncDecl") or called:
             self.search(node)
         elif node["Type"] == "FuncDecl":
             self.functions[node["Name"]["Value"]] = [node["Body"]]
         elif node["Type"] == "DeclClause" or not node.get("Args"):
+            is_local = self.frames and node.get("Variant", {}).get("Value") in ("local", "declare", "typeset")
             for one in node.get("Args", node.get("Assigns", ())):
+                if is_local and "Name" in one:
+                    name = one["Name"]["Value"]
+                    self.frames[-1][1].setdefault(name, (self.values.pop(name, None), name in self.arrays))
                 if "Naked" not in one:
                     self.assign(one)
             self.change(node)
         else:
             words = self.launch(node)
-            if words[:1] == ["unset"] and all(map(NAME.fullmatch, words[1:])):
+            text = self.file_of(words)
+            if text is not None:
+                return self.source_text(text, node)
+            if words[:1] == ["shift"] or words[:2] == ["set", "--"]:
+                self.move(self.fields_of(node["Args"])[1:])
+            elif words[:1] == ["unset"] and all(map(NAME.fullmatch, words[1:])):
                 self.values.update({word: [] for word in words[1:]})
                 self.arrays.difference_update(words[1:])
             else:
                 self.change(node)
             if words[:1] == ["set"] and {"-a", "+a", "allexport"} & {*words}:
                 self.exports_all = not {"+a", "+o"} & {*words}
-            return words[:1] in (["exit"], ["return"])
-        return False
+            return words[0] if words[:1] in (["exit"], ["return"]) else None
+        return None
 
-    def is_chain(self, node):
-        """Whether a node is `a && b`, and what precedes b succeeds, as assignments do, and changes of the folder should."""
-        is_and = node["Type"] == "BinaryCmd" and "Negated" not in node["X"] and self.string({"Pos": node["X"]["End"], "End": node["Y"]["Pos"]}).split() == ["&&"]
-        return is_and and self.succeeds(node["X"].get("Cmd", node))
+    def call(self, name, given):
+        """Executes a function, which has its own arguments and local variables."""
+        kept, moved = {one: held for one, held in self.values.items() if ARGUMENT.fullmatch(one)}, (self.moved, self.moved_text)
+        self.frames.append((name, {}))
+        self.calls, self.moved, self.moved_text = self.calls + 1, None, self.used_in(joined(given, " "))
+        self.set_arguments(given)
+        end = self.run(self.functions[name][0])
+        self.moved, self.moved_text = moved
+        for one, (held, is_array) in self.frames.pop()[1].items():
+            kept[one] = held
+            (self.arrays.add if is_array else self.arrays.discard)(one)
+        inner = {one: held for one, held in self.values.items() if not ARGUMENT.fullmatch(one)}
+        self.values = {one: held for one, held in {**inner, **kept}.items() if held is not None}
+        return None if end == "return" else end
 
-    def succeeds(self, node):
-        is_plain = re.match(r"(cd|mkdir|module|ulimit|echo|true|set|umask|pip3?)\b|$", self.command_in(node))
-        return node["Type"] == "DeclClause" or node["Type"] == "CallExpr" and bool(is_plain) or self.is_chain(node) and self.succeeds(node["Y"].get("Cmd", {"Type": ""}))
+    def move(self, words):
+        """Executes `shift` and `set --`."""
+        given = self.values.get("@", [])
+        count = "".join(text for text, _ in words[:1]) or "1"
+        if words and words[0][0] == "--":
+            self.moved = None
+            self.set_arguments(words[1:])
+        elif not self.moved and count.isdecimal() and len(count) < 6 and int(count) <= len(given) and is_known(joined(given[:int(count)])):
+            self.set_arguments(given[int(count):])
+        else:
+            self.moved = self.cause
+
+    def file_of(self, words):
+        """The text of a file that is sourced, if it was given: by its path, or by its name in a folder that may be unknown."""
+        files = self.setting.get("files", {})
+        if len(words) != 2 or words[0] not in ("source", ".") or self.calls >= CALLS_MAX:
+            return None
+        return files.get(words[1].removeprefix("./"), files.get(words[1].rpartition("/")[2]))
+
+    def source_text(self, text, node):
+        """Executes a file's text, which gets places behind those of the script."""
+        begin, place = len(self.source), self.place_of(node)
+        try:
+            tree = parse(b"\n" * begin + text.encode(errors="surrogateescape"), self.setting.get("shfmt", "shfmt"))
+        except Malformed as error:
+            raise Malformed(place[0], f"in a file that it sources, {error.args[1]}") from None
+        self.source += text.encode(errors="surrogateescape")
+        self.sourced.append((begin, place))
+        self.calls += 1
+        self.find_foreign(tree)
+        end = self.run_all(tree.get("Stmts", ()))
+        return None if end == "return" else end
+
+    def between(self, node):
+        return self.string({"Pos": node["X"]["End"], "End": node["Y"]["Pos"]}).strip() if node["Type"] == "BinaryCmd" else ""
+
+    def succeeds(self, statement):
+        """Whether a statement succeeds, as assignments do, and changes of the folder should."""
+        node = statement.get("Cmd", {"Type": ""})
+        is_plain = node["Type"] == "CallExpr" and re.match(r"(cd|mkdir|module|ulimit|echo|true|set|umask|pip3?)\b|$", self.command_in(node))
+        is_chain = self.between(node) == "&&" and self.succeeds(node["X"]) and self.succeeds(node["Y"])
+        return "Negated" not in statement and bool(is_plain or is_chain or node["Type"] == "DeclClause")
 
     def search(self, tree):
         """Marks the variables that a statement may set as unknown, and lists its launches. Includes the functions that it calls."""
@@ -434,6 +530,8 @@ class Reader:
     def change(self, node):
         """Marks as unknown what a node, without its parts, may set."""
         script, command = self.string(node), self.command_in(node)
+        if MOVERS.match(command):
+            self.moved = self.moved or self.cause
         if name := node.get("Name", {}).get("Value"):
             own = rf"\(?\s*\"?\$({name}(?!\w)|\{{{name}(\[[@*]\])?\}})\"?[\s)]"  # the value before, as a whole word
             appends = re.match(rf"{name}(\+=(\(|[\"']?\s)|={own})", script, re.A)
@@ -469,14 +567,14 @@ class Reader:
             return words
         if fields and name not in self.functions and name not in BUILTINS and not SAYS.fullmatch(name):
             may_launch = any("--" in word or "=" in word for word in words)
-            self.commands.append([*place_of(node), [self.resolved(field) for field in fields], self.environment_of(node, may_launch)])
+            self.commands.append([*self.place_of(node), [self.resolved(field) for field in fields], self.environment_of(node, may_launch)])
         return words
 
     def environment_of(self, node, has_exports=True):
         """The variables of a command: those that are exported, and the assignments before it."""
         if len(self.commands) * len(self.values) > VARIABLES_MAX:
             raise MemoryError
-        return (self.exports() if has_exports else []) + [[one["Name"]["Value"], self.resolved((self.value_of(one.get("Value", {})), place_of(one.get("Value", one))))]
+        return (self.exports() if has_exports else []) + [[one["Name"]["Value"], self.resolved((self.value_of(one.get("Value", {})), self.place_of(one.get("Value", one))))]
                 for one in node.get("Assigns", ())]
 
     def inner_text(self, node, words):
@@ -512,7 +610,7 @@ class Reader:
         variables = {name: joined(self.values[name]) for name in names if self.values.get(name)}
         variables.update((one["Name"]["Value"], self.value_of(one.get("Value", {}))) for one in node.get("Assigns", ()))
         setting = {**self.setting, "variables": variables, "arguments": arguments}
-        place = (fields[at + 2][1] if at + 2 < len(fields) else None) or place_of(node)
+        place = (fields[at + 2][1] if at + 2 < len(fields) else None) or self.place_of(node)
         try:
             reader = Reader(inner.encode(errors="surrogateescape"), setting, place, self.unknown, fields[:at])
             found = reader.read()
@@ -524,7 +622,7 @@ class Reader:
                      ([[0, 0, f"{name}={held[0][2]}", *held[0][3:]]] if held else [[0, 0, "-u"], [0, 0, name]])]
             given[:0] = [[0, 0, "env"]] if given else []
             words = [*map(self.resolved, fields[:at]), *([*place, *word[2:]] for word in [*found["directives"], *given, *launched])]
-            self.commands.append([*place_of(node), words, self.environment_of(node)])
+            self.commands.append([*self.place_of(node), words, self.environment_of(node)])
         return bool(found["commands"])
 
 

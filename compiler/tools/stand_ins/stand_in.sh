@@ -76,6 +76,24 @@ slurm_job() {
   export SLURM_LOCALID=0 SLURM_JOB_NAME=${SLURM_JOB_NAME:-job}
 }
 
+# pbs_job OPTION...: sets the environment of a job of PBS, and writes its file of hosts: each chunk's host, once for each process
+pbs_job() {
+  local chunks chunk each i j hosts=0 all=$*
+  export PBS_O_WORKDIR=${PBS_O_WORKDIR:-$PWD} PBS_JOBID=${PBS_JOBID:-1}
+  while [ $# -gt 0 ]; do
+    case $1 in -J* | -t*) : "${PBS_ARRAY_INDEX:=@output-of-PBS_ARRAY_INDEX@}" && export PBS_ARRAY_INDEX PBS_ARRAYID=$PBS_ARRAY_INDEX ;; esac
+    [[ ! $1 =~ (select|nodes)=([^,]*) ]] || IFS=+ read -ra chunks <<<"${BASH_REMATCH[2]}"
+    shift
+  done
+  [[ ${chunks[*]} != *ngpus=1* || $all == *scatter* ]] || return 0 # a host may have several chunks
+  for chunk in "${chunks[@]}"; do
+    [[ $chunk =~ (mpiprocs|ppn)=([0-9]+) ]] && each=${BASH_REMATCH[2]} || each=1
+    for ((i = ${chunk%%:*}; i > 0; --i, ++hosts)); do
+      for ((j = 0; j < each; ++j)); do echo "node$hosts"; done
+    done
+  done >"${PBS_NODEFILE:=$folder/nodes}" && export PBS_NODEFILE
+}
+
 # Prints the directives before a script's first command, one word per line
 directives() {
   PATH=$tools sed -nE -e '/^[ \t]*[^# \t]/q' -e 's/^# *flux:/#FLUX /I' -e '/^#(SBATCH|PBS|BSUB|PJM|FLUX|[$])[ \t]/!d' \
@@ -125,6 +143,7 @@ submit() {
     shift
   done
   [ "$name" != sbatch ] || slurm_job "${options[@]}"
+  [ "$name" != qsub ] || pbs_job "${options[@]}"
   take_variables "${options[@]}" ${SHARDC_NODES:+--nodes=$SHARDC_NODES} \
     ${SHARDC_GPUS:+--gres=gpu:${SHARDC_GPU:+${SHARDC_GPU,,}:}$SHARDC_GPUS}
   SHARDC_PARENT=- record wrap "$name" "${options[@]}"

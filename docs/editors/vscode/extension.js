@@ -1,10 +1,26 @@
-// Starts `shardc lsp` for recipes; everything else is the server's.
+// Starts `shardc lsp` for recipes; everything else is the server's. Highlighting needs no code.
 const vscode = require("vscode");
-const { LanguageClient } = require("vscode-languageclient/node");
 
 let client;
 
+/// The protocol's client; undefined where nobody ran `npm install` in this folder.
+function clientClass() {
+  try {
+    return require("vscode-languageclient/node").LanguageClient;
+  } catch (error) {
+    if (error.code !== "MODULE_NOT_FOUND") throw error;
+    return undefined;
+  }
+}
+
 function activate() {
+  const LanguageClient = clientClass();
+  if (!LanguageClient) {
+    vscode.window.showWarningMessage(
+      `Recipes are only highlighted: run 'npm install' in ${__dirname}, which fetches the client of 'shardc lsp'.`,
+    );
+    return undefined;
+  }
   const command = vscode.workspace.getConfiguration("shardc").get("path");
   client = new LanguageClient(
     "shardc",

@@ -98,6 +98,7 @@ def check_step(page, trace):
     exposed = sum(stretch[3] for stretch in timeline["exposed"])
     assert abs(exposed - bare) < 0.2 * len(timeline["exposed"]) + 1, f"exposed {exposed} us, trace {bare}"
     assert abs(sum(row["exposed_s"] for row in page["ops"]) * 1e6 - bare) < 1
+    assert 0 < bare and abs(page["predicted"]["exposed_s"] * 1e6 - bare) < 1, f"{page['predicted']} of the step, trace {bare}"
     print(f"step: {len(events)} ops, {len(timeline['blocks'])} blocks, each {timeline['grain']}")
 
 

@@ -27,6 +27,8 @@ CASES = [
     (f"accelerate launch --num_processes 16 --num_machines 2 {FLAGS}", "2 8"),
     (f"deepspeed --num_nodes 2 --num_gpus 8 {FLAGS}", "2 8"),
     (f"mpirun -np 4 {PYTHON}", "1 4"),
+    (f"torchx run -s slurm dist.ddp -j 2x8 --env NCCL_ALGO=Ring,NCCL_PROTO=LL --script {FLAGS.replace(' ', ' -- ', 1)}", "2 8 NCCL_ALGO=Ring NCCL_PROTO=LL"),
+    (f"torchx run dist.ddp -j 4 --script {FLAGS.replace(' ', ' -- ', 1)}", "1 4"),
     # each process of one launcher starts several by another
     (f"mpirun -np 2 -N 1 {TORCHRUN}", "2 8"),
     (f"srun -n 2 --ntasks-per-node=1 {TORCHRUN}", "2 8"),

@@ -79,7 +79,8 @@ def main():
         ran, asked = settings_of(recipe)
         faults = list(check_expected(script, ran))
         arguments = options[options.index("--"):] if "--" in options else []
-        recipe, errors = run_import(script, *arguments)
+        given = [word for option in zip(options, options[1:]) if option[0] == "--with" for word in option]
+        recipe, errors = run_import(script, *given, *arguments)
         if recipe is None:
             print(f"{script.name}: {' '.join(errors)}")
         else:

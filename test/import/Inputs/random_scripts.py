@@ -4,7 +4,7 @@
     random_scripts.py READER [SCRIPTS]
 
 The seeds are fixed. The scripts hold what launch scripts do: quotes inside of words, escapes, `$'...'`, variables, arrays,
-operators, arithmetic, conditions; and loops, functions and here-documents, which the reader does not evaluate. Each is also
+operators, arithmetic, conditions, functions, subshells; and loops and here-documents, which the reader does not evaluate. Each is also
 read with parts left out and put twice, which may be malformed and nothing else.
 """
 
@@ -46,7 +46,7 @@ class Draw:
         if kind == 2:
             return self.pick(*"ab") + self.pick("[0]", "[1]", "[4]", "[2+1]", "[-1]") + self.pick("=", "+=") + self.word() + "\n"
         if kind == 3:
-            return f"f() {{ {self.assignment()}; {self.command()}}}\nf {self.words()}\n"
+            return self.function()
         if kind == 4:
             return self.document()
         if kind == 5:
@@ -62,6 +62,14 @@ class Draw:
             return self.pick("((n += 1))", "read v <<< x", 'set -- p "q r"', "unset v", "printf -v w %s x", "let n=2", "v=$(echo 1)",
                              "w=$((n++))", "declare -i n=3", "declare -i v", "unset 'a[1]'", "[ x = x ] && v=3", "v=2 | cat", "IFS=,") + "\n"
         return self.command()
+
+    def function(self):
+        """A function, and a call of it in this shell or in another one."""
+        body = self.pick("", f"local v={self.word()} w\n", "shift\n", "shift 2\n", "set -- x y\n", "[ -n \"$1\" ] && return\n")
+        body += self.pick(self.assignment(), self.command(), "return") + "\n" + self.command()[:-1] + ' "$@" $1 ${2} "$#"\n'
+        call = f"f {self.words()}".rstrip(" \t\\\n")
+        return f"f() {{\n{body}}}\n" + self.pick(call, call, call + " | cat", call + " && n=2", call + " || n=2", f"({call}; v=2)",
+                                               f"{{ {call}; }}", call + " &\nwait", f"if {self.condition()}; then {call}; fi") + "\n"
 
     def assignment(self):
         if self.below(2):

@@ -29,7 +29,7 @@ CASES = [
     ("X=1; case $X in [0-2]) X=2;; esac; p $X", "p|$X?"),
     ("X=1; if [ $((X++)) = 1 ]; then Y=2; fi; p $X $Y", "p|$X?|$Y?"),
     ("X=1; for i in 1 2; do p $X $i; X=$i; done", "p|$X?|$i?"),
-    ("f() { X=2; }\nX=1; f; p $X", "p|$X?"),
+    ("f() { X=2; }\nX=1; f; p $X", "p|2"), ("f() { X=2; }\nX=1; if q; then f; fi; p $X", "p|$X?"),
     ("X=1; [ -f y ] && X=2; p $X", "p|$X?"),
     ("X=1; [ 1 -ef 2 ] && X=2; p $X", "p|$X?"),
     ("X=1; ((X++)); p $X", "p|$X?"),
@@ -42,11 +42,11 @@ CASES = [
     ("declare -i n=1; n=2+3; p $n", "p|$n?"),
     ("X=1; unset -f X; p $X", "p|$X?"),
     ("A=(a b); unset 'A[1]'; p ${A[@]}", "p|$A?"),
-    ('f() { local IFS=,; }\nX=a,b; f; p $X "$X"', "p|a,b?|a,b"),
+    ('f() { local IFS=,; }\nX=a,b; f; p $X "$X"', "p|a,b|a,b"),
     ("IFS=,; X='a b'; p $X", "p|a b?"),
-    ("set -- a b; p $1 $#", "p|$1?|$#?"),
+    ("set -- a b; p $1 $#", "p|a|2"),
     ("C='p --x 1'; eval $C", "p|--x|1"),
-    ("f() { p $X $1; X=2; }\nX=1; f; f() { q; }\nX=3", "p|$X?|$1?"),
+    ("f() { p $X $1; X=2; }\nX=1; f; f() { q; }\nX=3", "p|1"),
     ("A=(a b); A[1]=c; p ${A[0]}", "p|${A[0]}?"),
     ("p before; exit; p late", "p|before"),
     # Also what known conditions guard, and what follows them is read on.
@@ -71,7 +71,22 @@ CASES = [
     ("X=1; export $(cat y); p $X ${Y:-2}", "p|$X?|${Y:-2}?"),
     ("source y; X+=b; PATH+=:x; p $X $PATH", "p|$Xb?|$PATH:x?"),
     ('C="p --x"; eval "$C 1; q"; p ${X:-2}', "p|${X:-2}?"),
+    # Functions, subshells and pipes that certainly run.
+    ('f() { local n=$1; shift; X=$n; p "$@" $# ${2-none}; }\nf a "b c" d', "p|b c|d|2|d"),
+    ('f() { "$@"; }\nf p --x 1 | tee log', "p|--x|1"),
+    ('f() { p "$@" $1 $2 $#; }\nf $(q) b', "p|$(q)?|b|$1?|$2?|$#?"),
+    ("f() { local X=2; g; }\ng() { p $X; }\nX=1; f; p $X", "p|1"),
+    ("f() { [ -z $1 ] && return; X=2; return; X=3; }\nX=1; f; p $X", "p|2"),
+    ("f() { X=2; f; }\nX=1; f; p $X", "p|$X?"),
+    ("f() { X=2; exit; }\nX=1; (f); p $X; f; p late", "p|1"),
+    ("X=1; (export X=2; p $X)", "p|2"), ("X=1; { X=2; p $X; } | tee log; p $X", "p|1"),
+    ("X=1; f() { X=2; }\nf & p $X; f || q; p $X", "p|2"),
+    ('while q; do shift; done; p "$@"', "p|$@?"), ('f() { while q; do shift; done; p "$@"; }\nf --x', "p|$@?"),
+    # Files that are given.
+    ("X=1; source /$D/vars.env; p $X $Y", "p|2|b|c"), ("export V=1; . vars.env; other; Y=3; X=; p $Y $X", "p|3"),
+    ("source broken.env", None), ("source vars.env a; p $X", "p|$X?"),
 ]
+FILES = {"vars.env": "X=2\nY='b c'\nother() { p $Y; }\nreturn\nX=3", "broken.env": "X='"}
 MALFORMED = ["'a", "if x; then", "p $(", "A=(1", ")", "case x in a", "{ f()\n}\n{ p; }",
              "if x; then y; done", "for i in (; do x; done", "[[ a ; b ]]", "x <<", "A=(a;b)", "A=(a (b))", "(a)#b", "declare -n r=X; r=2; p $X", "f() { local -n r=$1; r+=(c); }\nf X", "x \U000f0000", "{ " * 200, "x=" + "$((" * 200]
 HUGE = "9" * 5000
@@ -79,11 +94,11 @@ CASES += [(f"p ${{{HUGE}}} $(({HUGE}))", f"p|${{{HUGE[:198]}?|$(({HUGE[:197]}?")
           ("".join(f"f{i}() {{ f{i + 1}; }}\n" for i in range(5000)) + "f0", "f5000")]
 # What an unknown part may hold is said with the line that decides.
 UNKNOWN = "A=(--lr 1)\nif q; then B='--bf16'; A+=(--save x $B); fi\np ${A[@]}"
-PASSED = 'A=(--lr 1)\nadd() { A+=("$@"); }\nadd --lr 2\np "${A[@]}"'
+PASSED = 'A=(--lr 1)\nadd() { A+=("$@"); }\nif q; then add --lr 2; fi\np "${A[@]}"'
 
 
 def last_command(reader, script):
-    found = reader.read(script.encode(), {"variables": {"GIVEN": "g"}})
+    found = reader.read(script.encode(), {"variables": {"GIVEN": "g"}, "files": FILES})
     if isinstance(found, list):
         return None
     words = found["commands"][-1][2] if found["commands"] else []
@@ -102,7 +117,7 @@ def main(path):
     if word[3] != ["$A", (11, 54), ["--bf16", "--save"]]:
         wrong.append(f"an unknown part: {word}")
     word = reader.read(PASSED.encode(), {"variables": {}})["commands"][-1][2][-1]
-    if word[3] != ["$A", (32, 42), ["--lr"]]:
+    if word[3] != ["$A", (32, 57), ["--lr"]]:
         wrong.append(f"what a function receives: {word}")
     if "too large" not in str(reader.read(b"A=x\n" + b"A=$A$A\n" * 40, {"variables": {}})):
         wrong.append("a variable that grows without end")
