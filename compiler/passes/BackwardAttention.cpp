@@ -279,16 +279,27 @@ void backAttention(Gradients &gradients, const Op &op) {
     attention(gradients, OpKind::AttentionBwd, op, headsOf(op), dout, op);
 }
 
-void backShortConv(Gradients &gradients, const Op &op) {
-  constexpr OpKind kOp = OpKind::ShortConv;
-  ValueId dy = gradients.of(resultNamed<kOp>(op, "y"));
+/// Emits the gradients of all operands but documents, which are the last one.
+static void mixer(Gradients &gradients, const Op &op, OpKind kind) {
+  ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)
     return;
-  const std::array<ValueId, 2> both = {operandNamed<kOp>(op, "x"), operandNamed<kOp>(op, "w")};
-  Op back =
-      gradients.makeOp(OpKind::ShortConvBwd, {dy, both[0], both[1], operandNamed<kOp>(op, "docs")});
+  Op back = gradients.makeOp(kind, {dy});
+  back.operands.insert(back.operands.end(), op.operands.begin(), op.operands.end());
   back.attrs = op.attrs;
-  gradients.emitForEach(both, std::move(back));
+  gradients.emitForEach(std::span(op.operands).first(op.operands.size() - 1), std::move(back));
+}
+
+void backShortConv(Gradients &gradients, const Op &op) {
+  mixer(gradients, op, OpKind::ShortConvBwd);
+}
+
+void backCausalConv(Gradients &gradients, const Op &op) {
+  mixer(gradients, op, OpKind::CausalConvBwd);
+}
+
+void backDeltaRule(Gradients &gradients, const Op &op) {
+  mixer(gradients, op, OpKind::DeltaRuleBwd);
 }
 
 } // namespace shardc::passes

@@ -85,6 +85,15 @@ void backScaleColumns(Gradients &gradients, const Op &op) {
   gradients.emitForEach(std::array{x, m}, std::move(back));
 }
 
+void backGate(Gradients &gradients, const Op &op) {
+  ValueId dy = gradients.of(op.results[0]);
+  if (dy == kNone)
+    return;
+  Op back = gradients.makeOp(OpKind::GateBwd, {dy, op.operands[0], op.operands[1]});
+  back.attrs = op.attrs;
+  gradients.emitForEach(op.operands, std::move(back));
+}
+
 void backRope(Gradients &gradients, const Op &op) { linear(gradients, op, true); }
 
 void backScalePositions(Gradients &gradients, const Op &op) { linear(gradients, op, false); }

@@ -241,7 +241,9 @@ Result<Generator::Values> Generator::follow(const Body &body, std::span<const in
       }
     RETURN_IF_ERROR(op.kind == OpKind::BatchLoad   ? loadBatch(body, op, tokens, values)
                     : op.kind == OpKind::Attention ? attend(body, op, values, next())
-                    : op.kind == OpKind::ShortConv ? convolve(op, values, next())
+                    : op.kind == OpKind::ShortConv || op.kind == OpKind::CausalConv
+                        ? convolve(op, values, next())
+                    : op.kind == OpKind::DeltaRule ? repeat(op, values, next())
                                                    : run(body, op, values));
     for (ValueId operand : op.operands)
       if (body.last[operand] == i)
@@ -370,9 +372,7 @@ Status Generator::attend(const Body &body, const Op &op, Values &values, Kept &k
 
 /// Convolves the rows of these tokens behind the rows that the convolution still reads.
 Status Generator::convolve(const Op &op, Values &values, Kept &kept) {
-  constexpr OpKind kOp = OpKind::ShortConv;
-  const Value &x = values[plan::operandNamed<kOp>(op, "x")],
-              &w = values[plan::operandNamed<kOp>(op, "w")], &y = values[op.results[0]];
+  const Value &x = values[op.operands[0]], &w = values[op.operands[1]], &y = values[op.results[0]];
   const int64_t rows = x.type.shape[1], added = x.type.bytes(), each = added / rows,
                 reach = w.type.shape[1] - 1, before = std::min(reach, position_);
   Type type = x.type, result = y.type;
@@ -387,11 +387,35 @@ Status Generator::convolve(const Op &op, Values &values, Kept &kept) {
   for (const Tensor &operand : {all.tensor(), w.tensor(), wordsOf(before + rows, zeros_)})
     call.in[call.inCount++] = operand;
   call.out[call.outCount++] = out.tensor();
-  RETURN_IF_ERROR(work_->run(plan::opInfo(kOp).name, call));
+  RETURN_IF_ERROR(work_->run(plan::opInfo(op).name, call));
   const int64_t left = std::max(before + rows - reach, int64_t{0});
   kept.keys.data = Block(all.data, all.data.get() + left * each);
   const int64_t bytes = y.type.bytes();
   return work_->copy(y.data.get(), out.data.get() + bytes / rows * before, bytes);
+}
+
+/// Adds the rows of these tokens to the kept ones, and computes the states of all tokens again.
+Status Generator::repeat(const Op &op, Values &values, Kept &kept) {
+  const Value &o = values[op.results[0]];
+  const int64_t rows = o.type.shape[1], all = position_ + rows;
+  Type whole = o.type;
+  whole.shape[1] = all;
+  ASSIGN_OR_RETURN(Value out, make(whole));
+  Call call;
+  call.attrs = exec::attrsOf(op);
+  for (size_t i = 0; i + 1 < op.operands.size(); ++i) {
+    Tensor &tensor = call.in[call.inCount++] = values[op.operands[i]].tensor();
+    if (tensor.rank < 3) // a parameter
+      continue;
+    RETURN_IF_ERROR(keep(values[op.operands[i]], kept.more[i]));
+    tensor.shape[1] = all;
+    tensor.data = kept.more[i].data.get();
+  }
+  call.in[call.inCount++] = wordsOf(all, zeros_);
+  call.out[call.outCount++] = out.tensor();
+  RETURN_IF_ERROR(work_->run(plan::opInfo(op).name, call));
+  return work_->copy(o.data.get(), out.data.get() + o.type.bytes() / rows * position_,
+                     o.type.bytes());
 }
 
 Result<std::vector<float>> Generator::scoresOf(const Op &loss, const Values &values, int64_t at) {

@@ -4,6 +4,7 @@
 // read the kept rows.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -62,9 +63,10 @@ private:
     int64_t bytes = 0; ///< that the block has
   };
   /// The keys and values of one attention op for all tokens so far, or the last operands of one
-  /// convolution.
+  /// convolution, or all of a delta rule.
   struct Kept {
     Rows keys, values;
+    std::array<Rows, 5> more; ///< queries, keys, values, decays and strengths of a delta rule
   };
   struct Body;
   using Values = std::vector<Value>;
@@ -76,6 +78,7 @@ private:
   Status run(const Body &body, const plan::Op &op, Values &values);
   Status attend(const Body &body, const plan::Op &op, Values &values, Kept &kept);
   Status convolve(const plan::Op &op, Values &values, Kept &kept);
+  Status repeat(const plan::Op &op, Values &values, Kept &kept);
   Status keep(const Value &value, Rows &rows);
   /// Loads a batch of one sample with one document, at the positions after those so far.
   Status loadBatch(const Body &body, const plan::Op &op, std::span<const int32_t> tokens,
