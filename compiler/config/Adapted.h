@@ -26,6 +26,13 @@ inline bool hasShortConv(const Config &config, int64_t layer) {
          isInPattern(config, kPattern, layer);
 }
 
+/// Whether the layer has a gated delta net in place of attention.
+inline bool hasDeltaNet(const Config &config, int64_t layer) {
+  constexpr Opt kPattern = Opt::ModelLinearAttentionFreq;
+  return config.has(kPattern) && !config.getList(kPattern).empty() &&
+         isInPattern(config, kPattern, layer);
+}
+
 /// Which linear layers the recipe's model has. The configuration must be valid.
 inline model::AdaptedModel adaptedModel(const Config &config) {
   const Derived &d = config.derived();
@@ -33,6 +40,9 @@ inline model::AdaptedModel adaptedModel(const Config &config) {
   model.layers = d.numLayers;
   if (config.has(Opt::ModelShortConvFreq))
     model.hasConv = [&config](int64_t layer) { return hasShortConv(config, layer); };
+  model.isDelta = config.has(Opt::ModelLinearAttentionFreq);
+  if (model.isDelta)
+    model.hasConv = [&config](int64_t layer) { return hasDeltaNet(config, layer); };
   model.isLatent = config.isOn(Opt::ModelMultiLatentAttention);
   model.compressesQueries = config.has(Opt::ModelQLoraRank);
   model.isGated = d.gated;
@@ -75,7 +85,9 @@ inline model::AdapterTargets adapterTargets(const Config &config) {
     else
       targets.push_back(model.isLatent ? "linear_q_proj" : "linear_qkv");
     if (model.hasConv)
-      targets.insert(targets.end(), {"in_proj", "out_proj"});
+      targets.push_back("out_proj");
+    if (model.hasConv && !model.isDelta)
+      targets.push_back("in_proj");
   }
   return {targets, numbersOf(config, Opt::PeftTargetAlphas), textsOf(config, Opt::PeftExclude),
           model};

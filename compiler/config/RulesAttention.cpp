@@ -102,6 +102,23 @@ RULE_DO(ShortConvLayers, checkPattern(ctx, ModelShortConvFreq));
 RULE_IF(ShortConvContext, has(ModelShortConvFreq) && d.contextParallel > 1,
         report({ModelContextParallelSize, ModelShortConvFreq}, {d.contextParallel})
             .set(ModelContextParallelSize, 1));
+RULE_DO(LinearLayers, checkPattern(ctx, ModelLinearAttentionFreq));
+RULE_CODE(LinearVariant) {
+  constexpr Opt kVariant = ModelExperimentalAttentionVariant, kLayers = ModelLinearAttentionFreq;
+  const Opt there = has(kLayers) ? kLayers : kVariant,
+            missing = there == kLayers ? kVariant : kLayers;
+  const bool isLinear = cfg().is(kVariant, AttentionVariant::Gdn) ||
+                        cfg().is(kVariant, AttentionVariant::GatedDeltaNet);
+  if (!has(missing) && (there == kLayers || isLinear))
+    report({there}, {pathOf(there), pathOf(missing)});
+}
+RULE_IF(LinearContext, has(ModelLinearAttentionFreq) && d.contextParallel > 1,
+        report({ModelContextParallelSize, ModelLinearAttentionFreq}, {d.contextParallel})
+            .set(ModelContextParallelSize, 1));
+RULE_IF(GateTensor,
+        on(ModelAttentionOutputGate) && d.numGroups > 0 && d.numGroups % d.tensorParallel != 0,
+        report({ModelAttentionOutputGate, ModelNumQueryGroups, ModelTensorModelParallelSize},
+               {d.numGroups, d.tensorParallel}));
 RULE_IF(YarnFactor, hasYarnPositions(ctx) && !has(ModelYarnRotaryScalingFactor),
         report({kPositions}));
 

@@ -74,6 +74,11 @@ RULE_CODE(CudaLimits) {
                         isLatent),
            opt);
   judge(CudaLimit::NormColumns, d.hidden, ModelHiddenSize);
+  if (has(ModelLinearAttentionFreq))
+    for (Opt size : {ModelLinearKeyHeadDim, ModelLinearValueHeadDim})
+      judge(CudaLimit::HeadChannels, num(size), size);
+  if (has(ModelLinearAttentionFreq))
+    judge(CudaLimit::ShortConvTaps, num(ModelLinearConvKernelDim), ModelLinearConvKernelDim);
   if (has(ModelShortConvFreq))
     judge(CudaLimit::ShortConvTaps, num(ModelShortConvKernelDim), ModelShortConvKernelDim);
   if (isLatent)

@@ -318,6 +318,17 @@ RULE_DO(GroupsDivideHeads,
 RULE_DO(TensorDividesHeads, divides(ctx, ModelNumAttentionHeads, d.numHeads,
                                     ModelTensorModelParallelSize, d.tensorParallel));
 
+RULE_CODE(LinearHeads) {
+  if (has(ModelLinearAttentionFreq))
+    divides(ctx, ModelLinearNumValueHeads, num(ModelLinearNumValueHeads), ModelLinearNumKeyHeads,
+            num(ModelLinearNumKeyHeads));
+}
+RULE_CODE(LinearTensor) {
+  if (has(ModelLinearAttentionFreq))
+    divides(ctx, ModelLinearNumKeyHeads, num(ModelLinearNumKeyHeads), ModelTensorModelParallelSize,
+            d.tensorParallel);
+}
+
 RULE_CODE(TensorDividesGroups) {
   // If there are as many groups as heads, the rule on heads already reports it.
   bool isOwn = cfg()[ModelNumQueryGroups].from.origin != Origin::Derived;

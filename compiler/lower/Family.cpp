@@ -6,6 +6,7 @@
 #include <map>
 
 #include "compiler/config/Adapted.h"
+#include "compiler/model/DeltaNet.h"
 #include "compiler/model/DenseMlp.h"
 #include "compiler/model/Embedding.h"
 #include "compiler/model/GqaAttention.h"
@@ -154,7 +155,7 @@ private:
   }
 
   /// What mixes the positions of a layer.
-  enum class Mixer : uint8_t { Attention, Latent, ShortConv };
+  enum class Mixer : uint8_t { Attention, Latent, ShortConv, DeltaNet };
   enum class FeedForward : uint8_t { Dense, Experts };
 
   /// The properties in which layers may differ.
@@ -173,6 +174,8 @@ private:
       kind.feedForward = FeedForward::Experts;
     if (config::hasShortConv(config_, layer)) {
       kind.mixer = Mixer::ShortConv;
+    } else if (config::hasDeltaNet(config_, layer)) {
+      kind.mixer = Mixer::DeltaNet;
     } else {
       kind.mixer = config_.isOn(Opt::ModelMultiLatentAttention) ? Mixer::Latent : Mixer::Attention;
       kind.hasWindow = hasWindow(layer), kind.isRotated = isRotated(layer);
@@ -277,6 +280,9 @@ private:
     case Mixer::ShortConv:
       return {"short_conv.in_proj.layer_norm_",
               std::make_unique<model::ShortConv>(shortConv(kind))};
+    case Mixer::DeltaNet:
+      return {"self_attention.in_proj.layer_norm_",
+              std::make_unique<model::DeltaNet>(deltaNet(kind))};
     }
     return {};
   }
@@ -445,6 +451,21 @@ private:
   model::ShortConvSettings shortConv(const LayerKind &kind) const {
     return {d_.hidden,    config_.getInt(Opt::ModelShortConvKernelDim),   d_.splitsDocuments, std_,
             residualStd_, branchDropout(Opt::ModelPostSelfAttnLayernorm), adapters(kind)};
+  }
+
+  model::DeltaNetSettings deltaNet(const LayerKind &kind) const {
+    return {d_.hidden,
+            config_.getInt(Opt::ModelLinearConvKernelDim),
+            config_.getInt(Opt::ModelLinearNumKeyHeads),
+            config_.getInt(Opt::ModelLinearNumValueHeads),
+            config_.getInt(Opt::ModelLinearKeyHeadDim),
+            config_.getInt(Opt::ModelLinearValueHeadDim),
+            d_.splitsDocuments,
+            config_.getFloat(Opt::ModelLayernormEpsilon),
+            std_,
+            residualStd_,
+            branchDropout(Opt::ModelPostSelfAttnLayernorm),
+            adapters(kind)};
   }
 
   model::MlpSettings feedForward(int64_t width, const LayerKind &kind) const {

@@ -536,7 +536,7 @@ private:
           block->second =
               addBlock(plan_, std::move(name), param.isStacked ? experts_ : dense_, own);
         }
-        DType type = d_.params;
+        DType type = param.isExact ? DType::F32 : d_.params;
         if (isQuantized(config_, param, params[u].isFrozen[p] != 0))
           type = hasNestedScales() ? DType::NF4x512 : DType::NF4x64;
         addParam(config_, plan_, param, block->second, type, tensor_);

@@ -139,6 +139,10 @@ std::vector<Missing> findMissing(const Config &config) {
        "a linear offset with this activation", Opt::ModelGluLinearOffset);
   need(!isQuick && asksFor(config, Opt::ModelActivationFuncClampValue),
        "clamping of this activation", Opt::ModelActivationFuncClampValue);
+  using config::AttentionVariant;
+  const Opt variant = Opt::ModelExperimentalAttentionVariant;
+  need(config.is(variant, AttentionVariant::Gdn2) || config.is(variant, AttentionVariant::Dsa),
+       "this attention variant", variant);
   needOfNorms(config, need);
   needOfPositions(config, need);
   using config::CkptFormat;

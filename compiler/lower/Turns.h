@@ -21,9 +21,11 @@ inline std::vector<int64_t> turnsOf(const config::Config &config, const model::P
             channels = config.getInt(Opt::ModelKvChannels);
     if (isByHead)
       return {-channels};
+    const int64_t queries = heads / config.getIntOr(Opt::ModelNumQueryGroups, heads) * channels;
+    if (config.isOn(Opt::OptimizerMuonSplitQkv) && config.isOn(Opt::ModelAttentionOutputGate))
+      return {queries, queries, channels, channels};
     if (config.isOn(Opt::OptimizerMuonSplitQkv))
-      return {heads / config.getIntOr(Opt::ModelNumQueryGroups, heads) * channels, channels,
-              channels};
+      return {queries, channels, channels};
   }
   if (isByHead && isOf("linear_kv_up_proj.weight"))
     return {-config.getInt(Opt::ModelQkHeadDim), -config.getInt(Opt::ModelVHeadDim)};

@@ -16,6 +16,7 @@ constexpr int kJoint = -1; ///< an entry for all parts of a layer
 /// The condition under which a model has a layer.
 enum class Where : uint8_t {
   Conv,
+  Delta,
   Plain,
   Latent,
   WholeQueries,
@@ -40,6 +41,8 @@ struct Row {
 constexpr Row kRows[] = {
     {"short_conv.in_proj", kJoint, Where::Conv, Gate::Any, "short_conv.in_proj conv.in_proj"},
     {"short_conv.out_proj", kJoint, Where::Conv, Gate::Any, "short_conv.out_proj conv.out_proj"},
+    {"self_attention.out_proj", kJoint, Where::Delta, Gate::Any,
+     "self_attention.out_proj linear_attn.out_proj"},
     {"self_attention.linear_qkv", kJoint, Where::Plain, Gate::Any,
      "self_attention.linear_qkv self_attn.qkv_proj attn.c_attn"},
     {"self_attention.linear_qkv", 0, Where::Plain, Gate::Any,
@@ -142,7 +145,9 @@ bool has(const AdaptedModel &model, const Row &row, int64_t layer, bool hasExper
     return false;
   switch (row.where) {
   case Where::Conv:
-    return isConv;
+    return isConv && !model.isDelta;
+  case Where::Delta:
+    return isConv && model.isDelta;
   case Where::Plain:
     return !isConv && !isLatent;
   case Where::Latent:

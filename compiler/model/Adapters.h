@@ -72,7 +72,10 @@ struct Adapters {
 /// The linear layers of a model.
 struct AdaptedModel {
   int64_t layers = 1;
-  std::function<bool(int64_t layer)> hasConv; ///< in place of attention; empty: no layer has one
+  /// Whether a layer has a convolution in place of attention; empty: no layer has one. `isDelta`:
+  /// or a delta net, of which only the last product has adapters.
+  std::function<bool(int64_t layer)> hasConv;
+  bool isDelta = false;
   bool isLatent = false, compressesQueries = false; ///< properties of the attention layers
   bool isGated = false, hasDense = true, hasExperts = false, hasShared = false;
 };

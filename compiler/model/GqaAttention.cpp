@@ -17,7 +17,7 @@ using Key = plan::AttrKey;
 /// Sizes are multiplied with saturation, since recipes may have any numbers.
 GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
   int64_t queries = times(s_.heads, s_.headSize), keys = times(s_.groups, s_.headSize);
-  int64_t rows = plus(plus(queries, s_.hasGate ? queries : 0), times(2, keys));
+  int64_t units = s_.hasGate ? 2 : 1, rows = plus(times(units, queries), times(2, keys));
   qkv_ = {ParamKind::Qkv, "self_attention.linear_qkv", rows, s_.hidden, s_.qkvBias, s_.initStd};
   proj_ = {ParamKind::Projection,
            "self_attention.linear_proj",
@@ -27,8 +27,9 @@ GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
            s_.residualStd,
            Linear::Sum};
   constexpr int64_t kParts = 3; // queries, keys, values
-  qkv_.adapter = s_.adapters.find(
-      qkv_.stem, qkv_.in, {s_.groups, s_.heads / std::max<int64_t>(s_.groups, 1) + 2, kParts});
+  qkv_.adapter =
+      s_.adapters.find(qkv_.stem, qkv_.in,
+                       {s_.groups, units * s_.heads / std::max<int64_t>(s_.groups, 1) + 2, kParts});
   proj_.adapter = s_.adapters.find(proj_.stem, proj_.in);
   if (s_.qkNorm) {
     bool isOfAll = s_.isNormOfAllHeads;
@@ -57,18 +58,20 @@ void GqaAttention::declare(Params &params) const {
 /// Product, split, norms, rotation, scaling, attention, output product. Only the last step that
 /// changes q and k names its result `q` or `k`.
 ValueId GqaAttention::forward(Forward &to, ValueId x) const {
-  SHARDC_CHECK(!s_.hasGate, "findMissing refuses gates");
   int64_t b = to.settings().microBatch, s = to.settings().seqLength;
-  Type query = to.activations({b, s, s_.heads, s_.headSize}),
+  int64_t heads = s_.hasGate ? 2 * s_.heads : s_.heads;
+  Type query = to.activations({b, s, heads, s_.headSize}),
        key = to.activations({b, s, s_.groups, s_.headSize});
   ValueId qkv = qkv_.apply(to, x, "qkv");
   Op split = to.op(OpKind::SplitQkv, {qkv});
-  split.set(Key::num_heads, s_.heads).set(Key::num_groups, s_.groups);
+  split.set(Key::num_heads, heads).set(Key::num_groups, s_.groups);
   split.set(Key::head_dim, s_.headSize);
   bool isFinal = !s_.qkNorm && !s_.rope && !s_.l2NormEps; // nothing changes q and k after the split
-  auto v = to.emitMany(std::move(split), {{isFinal && !s_.queryScale ? "q" : "q.plain", query},
-                                          {isFinal ? "k" : "k.plain", key},
-                                          {"v", key}});
+  const char *first = isFinal && !s_.queryScale ? "q" : "q.plain";
+  auto v = to.emitMany(
+      std::move(split),
+      {{s_.hasGate ? "q.gate" : first, query}, {isFinal ? "k" : "k.plain", key}, {"v", key}});
+  const ValueId gate = s_.hasGate ? splitGate(to, v[0], first) : plan::kNone;
   auto normalize = [&] {
     v[0] = normed(to, *queryNorm_, v[0], "q");
     v[1] = normed(to, *keyNorm_, v[1], "k");
@@ -89,7 +92,20 @@ ValueId GqaAttention::forward(Forward &to, ValueId x) const {
   if (s_.queryScale)
     v[0] = scaled(to, v[0], "q");
   ValueId o = attend(to, v[0], v[1], v[2], s_.scores);
+  if (s_.hasGate)
+    o = to.emit(to.op(OpKind::Gate, {o, gate}), to.name("gated"), to.typeOf(o));
   return to.dropout(proj_.apply(to, o, "proj"), s_.hiddenDropout, "proj.drop");
+}
+
+ValueId GqaAttention::splitGate(Forward &to, ValueId &q, const char *what) const {
+  int64_t b = to.settings().microBatch, s = to.settings().seqLength;
+  int64_t columns = s_.heads * s_.headSize, each = columns / s_.groups;
+  ValueId rows = to.reshaped(q, "q.gate.rows", {b, s, s_.groups, 2 * each});
+  Type half = to.activations({b, s, s_.groups, each});
+  auto both =
+      to.emitMany(to.op(OpKind::SplitColumns, {rows}), {{"q.rows", half}, {"gate.rows", half}});
+  q = to.reshaped(both[0], what, {b, s, s_.heads, s_.headSize});
+  return to.reshaped(both[1], "gate", {b, s, columns});
 }
 
 ValueId GqaAttention::normed(Forward &to, const Norm &norm, ValueId x, const char *what) const {

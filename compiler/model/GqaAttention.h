@@ -20,12 +20,10 @@ struct GqaSettings {
   bool isNormOfRotated = false;       ///< whether the norm, over each head, follows the rotation
   std::optional<double> l2NormEps;    ///< for norms without weights, after rotation; empty: none
   std::optional<PositionScale> queryScale;
+  bool hasGate = false; ///< a sigmoid gate for each channel of the output, behind a group's queries
   double initStd = 0, residualStd = 0;
   double hiddenDropout = 0;
   Adapters adapters = {};
-
-  // Parts whose parameters are counted, but that have no forward ops.
-  bool hasGate = false; ///< a gate for each channel of the output
 };
 
 /// x and the result are [B,S,hidden].
@@ -37,6 +35,9 @@ public:
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
 
 private:
+  /// Splits the query heads of each group from the gates behind them. `q` becomes the former, with
+  /// name `what`. Returns the gates.
+  plan::ValueId splitGate(Forward &to, plan::ValueId &q, const char *what) const;
   plan::ValueId normed(Forward &to, const Norm &norm, plan::ValueId x, const char *what) const;
   /// x with rotary embedding, which the settings must have.
   plan::ValueId rotate(Forward &to, plan::ValueId x, const char *what) const;

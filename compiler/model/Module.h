@@ -26,17 +26,18 @@ struct TensorSplit {
   int64_t pieces = 0;
 };
 
-/// One parameter of a module. All parameters of a model have the type of the weights.
+/// One parameter of a module, in the type of the weights unless it is exact.
 struct ParamSpec {
   ParamKind kind;
   std::string name; ///< Megatron-Core's name, without the prefix of the unit
   std::vector<int64_t> shape;
   plan::InitKind init = plan::InitKind::Zeros;
-  double initStd = 0;               ///< for InitKind::Normal; the value, for InitKind::Constant
+  double initStd = 0; ///< for Normal; the value, for Constant; the end, for LogUniform
   std::optional<TensorSplit> split; ///< none: tensor-parallel ranks have all of it
   /// The first dimension counts tensors of the same shape, those of the experts of a layer. They
   /// have a block of their own.
   bool isStacked = false;
+  bool isExact = false; ///< in fp32 whatever the type of the weights
 };
 using Params = std::vector<ParamSpec>;
 

@@ -25,7 +25,7 @@ int64_t times(int64_t a, int64_t b) {
 
 void Linear::declare(Params &params) const {
   const TensorSplit columns{0, parts}, summed{1};
-  params.push_back({kind, stem + ".weight", {out, in}, InitKind::Normal, initStd});
+  params.push_back({kind, weight(), {out, in}, InitKind::Normal, initStd});
   if (cut != All)
     params.back().split = cut == Columns ? columns : summed;
   if (hasBias) {
@@ -84,7 +84,7 @@ ValueId Linear::withMagnitude(Forward &to, ValueId x, const std::string &what) c
   ValueId sum = to.emit(to.op(OpKind::Add, {base, more.result}), to.name((what + ".sum").c_str()),
                         to.typeOf(base));
   Op square = to.op(OpKind::AdapterSquares,
-                    {to.weight(stem + ".weight"), more.factor, to.weight(stem + kAdapterIn)});
+                    {to.weight(weight()), more.factor, to.weight(stem + kAdapterIn)});
   square.set(Key::scale, adapter->scale);
   ValueId squares =
       to.emit(std::move(square), to.name((what + ".squares").c_str()), Type::of(DType::F32, {out}));
@@ -158,7 +158,7 @@ Linear::Adapted Linear::adapted(Forward &to, ValueId x, const std::string &what)
 }
 
 ValueId Linear::product(Forward &to, ValueId x, const std::string &what) const {
-  ValueId w = to.weight(stem + ".weight");
+  ValueId w = to.weight(weight());
   Type type = to.typeOf(x);
   type.shape[type.rank - 1u] = out;
   Op product = to.op(OpKind::MatMul, {x, w});

@@ -18,7 +18,9 @@ struct Linear {
   enum Cut : uint8_t { Columns, Sum, All } cut = Columns;
   int64_t parts = 1; ///< equal parts of the columns; each part is sharded
   std::optional<Adapter> adapter = std::nullopt;
+  std::string part = {}; ///< behind the weight's name, if it is a part of a joint weight upstream
 
+  std::string weight() const { return stem + ".weight" + part; }
   /// Appends weight, bias and the adapter's parameters.
   void declare(Params &params) const;
   /// `what`: name of the result.

@@ -203,18 +203,22 @@ void Gradients::settle(ValueId of, ValueId contribution) {
 }
 
 ValueId Gradients::castTo(ValueId gradient, DType dtype) {
-  ValueId &known = casts_.try_emplace({gradient, dtype}, kNone).first->second;
-  if (known != kNone)
-    return known;
+  if (auto known = casts_.find({gradient, dtype}); known != casts_.end())
+    return known->second;
   const plan::Value like = segment_.values[gradient];
   plan::Type type = like.type;
   type.dtype = dtype;
-  Op cast = makeOp(OpKind::Cast, {gradient});
+  // The type before the shape, because passes forward the operand of a view of all its elements.
+  std::optional<Op> view = findProducer(gradient);
+  const bool isView =
+      view && view->kind == OpKind::View && numelOf(view->operands[0]) == like.type.numel();
+  Op cast = isView ? makeOp(OpKind::View, {castTo(view->operands[0], dtype)})
+                   : makeOp(OpKind::Cast, {gradient});
   ValueId result = plan::addValue(segment_, like.name + ".rounded", type, like.purpose);
   segment_.values[result].counts = like.counts;
   cast.results = {result};
   append(std::move(cast));
-  return known = result;
+  return casts_[{gradient, dtype}] = result;
 }
 
 ValueId Gradients::take(ValueId of) { return std::exchange(grads_[of], kNone); }

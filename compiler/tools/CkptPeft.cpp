@@ -36,6 +36,7 @@ model::AdaptedModel adaptedModel(const checkpoint::HfConfig &config) {
     model.hasConv = [has = config.hasConv](int64_t layer) {
       return has[static_cast<size_t>(layer)];
     };
+  model.isDelta = config.keyHeads > 0;
   model.isLatent = config.layout == checkpoint::HfLayout::Deepseek;
   model.compressesQueries = config.qLoraRank > 0;
   model.isGated = checkpoint::hfOption(config.arch, "gated_linear_unit") == true;

@@ -68,6 +68,7 @@ struct Pattern {
 };
 constexpr Pattern kPatterns[] = {{Opt::ModelMoeLayerFreq, 0, 1},
                                  {Opt::ModelNoRopeFreq, 1, 1},
+                                 {Opt::ModelLinearAttentionFreq, 1, 0},
                                  {Opt::ModelShortConvFreq, 1, 0},
                                  {Opt::ModelWindowAttnSkipFreq, 1, 0}};
 

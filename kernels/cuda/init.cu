@@ -25,7 +25,7 @@ struct Draw {
   int64_t columns, stride; ///< elements of a piece of a row, and between the starts of two pieces
   uint64_t key;
   float std;
-  bool normal; ///< else `std` is a constant
+  ParamRange::Init init;
 };
 
 /// Upper bound of the number of pairs that overlap `columns` consecutive elements.
@@ -41,9 +41,19 @@ __device__ __forceinline__ void setValue(const Draw &p, int64_t i, float value) 
 
 /// Two consecutive numbers of a parameter's random sequence.
 __device__ __forceinline__ float2 drawPair(const Draw &p, int64_t pair) {
-  if (!p.normal)
+  if (p.init == ParamRange::Constant)
     return {p.std, p.std};
   auto index = static_cast<uint64_t>(pair);
+  if (p.init == ParamRange::LogUniform) {
+    const uint64_t quad = index / 2;
+    uint4 bits =
+        philox({static_cast<uint32_t>(quad), static_cast<uint32_t>(quad >> 32), 1, 0}, p.key);
+    auto valueOf = [&](uint32_t word) {
+      return static_cast<float>(log1p((double{p.std} - 1) * (static_cast<double>(word) * 0x1p-32)));
+    };
+    return index % 2 == 0 ? float2{valueOf(bits.x), valueOf(bits.y)}
+                          : float2{valueOf(bits.z), valueOf(bits.w)};
+  }
   uint4 bits =
       philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, p.key);
   double u1 = (static_cast<double>(bits.x) + 1.0) * 0x1p-32;
@@ -205,7 +215,7 @@ void runInitBlock(const Call &call) {
               range.stride,
               range.key,
               static_cast<float>(range.initStd),
-              range.init == ParamRange::Normal};
+              range.init};
     if (isRecord(x.dtype)) {
       launchRecords(call, p, rows * columns);
       continue;

@@ -1,6 +1,6 @@
-// short_conv and its gradient as kernels/host/ShortConv.cpp describes them, with at most 4
-// positions. Mapping: a warp has 256 channels of rows at a fixed distance, with the filter in
-// registers; rows that neighbours have read come from the caches. Terms of dw stay in registers;
+// short_conv, causal_conv and their gradients as kernels/host/ShortConv.cpp describes them, with at
+// most 4 positions. Mapping: a warp has 256 channels of rows at a fixed distance, with the filter
+// in registers; rows that neighbours have read come from the caches. Terms of dw stay in registers;
 // warps and then blocks are added in order. Data are f32, bf16 or f16 each, all sums f32. Limited
 // by memory.
 #include "kernels/cuda/Accepts.h"
@@ -39,8 +39,18 @@ struct Conv {
   }
 };
 
-/// The channels and rows of a thread.
-struct Place {
+/// v[k] *= silu(x[k]), or its slope.
+__device__ __forceinline__ void multiplySilu(const float (&x)[kChunk], bool isSlope,
+                                             float (&v)[kChunk]) {
+#pragma unroll
+  for (int k = 0; k < kChunk; ++k) {
+    const float sigmoid = 1.0f / (1.0f + expf(-x[k]));
+    v[k] *= sigmoid * (isSlope ? 1.0f + x[k] * (1.0f - sigmoid) : x[k]);
+  }
+}
+
+/// The channels and rows of a thread. Rows of x have `kParts` parts; one part is convolved itself.
+template <int kParts> struct Place {
   const Conv &p;
   int64_t c, row, step;
   int n; ///< number of channels
@@ -58,7 +68,7 @@ struct Place {
         w[j][k] = j < p.taps && k < n ? element(p.w, (c + k) * p.taps + p.taps - 1 - j) : 0.0f;
   }
   __device__ __forceinline__ int64_t partAt(int64_t row, int part) const {
-    return (row * 3 + part) * p.cols + c;
+    return (row * kParts + part) * p.cols + c;
   }
   template <Mode M>
   __device__ __forceinline__ void multiply(int64_t row, int part, float (&v)[kChunk]) const {
@@ -78,38 +88,58 @@ struct Place {
       if (j < reach) {
         float v[kChunk];
         load8<M>(p.x, partAt(row - j, 0), n, v);
-        multiply<M>(row - j, 2, v);
+        if constexpr (kParts > 1)
+          multiply<M>(row - j, 2, v);
 #pragma unroll
         for (int k = 0; k < kChunk; ++k)
           sum[k] += w[j][k] * v[k];
         each(j, v);
       }
   }
+  /// The gradient of the convolution at a row, from that of y.
+  template <Mode M>
+  __device__ __forceinline__ void gradient(int64_t row, const Taps &w, float (&g)[kChunk]) const {
+    load8<M>(p.y, row * p.cols + c, n, g);
+    if constexpr (kParts > 1) {
+      multiply<M>(row, 1, g);
+    } else {
+      float sum[kChunk] = {};
+      convolve<M>(row, w, sum, [](int, const float(&)[kChunk]) {});
+      multiplySilu(sum, true, g);
+    }
+  }
 };
 
-template <Mode M>
+template <Mode M, int kParts>
 __global__ void __launch_bounds__(kSumWarps *kWarp) convolve(const __grid_constant__ Conv p) {
   awaitPrevious();
-  const Place at(p);
+  const Place<kParts> at(p);
   Taps w;
   at.loadFilter(w);
   for (int64_t row = at.row; at.n > 0 && row < p.rows; row += at.step) {
     float sum[kChunk] = {};
-    at.convolve<M>(row, w, sum, [](int, const float(&)[kChunk]) {});
-    at.multiply<M>(row, 1, sum);
+    at.template convolve<M>(row, w, sum, [](int, const float(&)[kChunk]) {});
+    if constexpr (kParts > 1) {
+      at.template multiply<M>(row, 1, sum);
+    } else {
+      float ones[kChunk] = {1, 1, 1, 1, 1, 1, 1, 1};
+      multiplySilu(sum, false, ones);
+#pragma unroll
+      for (int k = 0; k < kChunk; ++k)
+        sum[k] = ones[k];
+    }
     store8<M>(p.y, row * p.cols + at.c, at.n, sum);
   }
 }
 
 /// Writes dx of a row, and adds its terms of dw to `sums`.
-template <Mode M>
-__device__ __forceinline__ void differentiateRow(const Place &at, int64_t row, const Taps &w,
-                                                 Taps &sums) {
+template <Mode M, int kParts>
+__device__ __forceinline__ void differentiateRow(const Place<kParts> &at, int64_t row,
+                                                 const Taps &w, Taps &sums) {
   const Conv &p = at.p;
   float g[kChunk], conv[kChunk] = {}, read[kChunk] = {}, v[kChunk];
-  load8<M>(p.y, row * p.cols + at.c, at.n, g);
-  at.multiply<M>(row, 1, g);
-  at.convolve<M>(row, w, conv, [&](int j, const float(&products)[kChunk]) {
+  at.template gradient<M>(row, w, g);
+  at.template convolve<M>(row, w, conv, [&](int j, const float(&products)[kChunk]) {
 #pragma unroll
     for (int k = 0; k < kChunk; ++k)
       sums[j][k] += g[k] * products[k];
@@ -118,28 +148,29 @@ __device__ __forceinline__ void differentiateRow(const Place &at, int64_t row, c
 #pragma unroll
   for (int j = 0; j < kTapsMax; ++j)
     if (j < p.taps && j < left && j < p.reach(row + j)) {
-      load8<M>(p.y, (row + j) * p.cols + at.c, at.n, v);
-      at.multiply<M>(row + j, 1, v);
+      at.template gradient<M>(row + j, w, v);
 #pragma unroll
       for (int k = 0; k < kChunk; ++k)
         read[k] += w[j][k] * v[k];
     }
+  if constexpr (kParts == 1)
+    return store8<M>(p.dx, at.partAt(row, 0), at.n, read);
   load8<M>(p.y, row * p.cols + at.c, at.n, v);
 #pragma unroll
   for (int k = 0; k < kChunk; ++k)
     conv[k] *= v[k], v[k] = read[k];
-  at.multiply<M>(row, 0, v);
-  at.multiply<M>(row, 2, read);
+  at.template multiply<M>(row, 0, v);
+  at.template multiply<M>(row, 2, read);
   store8<M>(p.dx, at.partAt(row, 0), at.n, read);
   store8<M>(p.dx, at.partAt(row, 1), at.n, conv);
   store8<M>(p.dx, at.partAt(row, 2), at.n, v);
 }
 
-template <Mode M>
+template <Mode M, int kParts>
 __global__ void __launch_bounds__(kSumWarps *kWarp) convolveBwd(const __grid_constant__ Conv p) {
   awaitPrevious();
   __shared__ float shared[kSumWarps][kSumColumns];
-  const Place at(p);
+  const Place<kParts> at(p);
   Taps w, sums = {};
   at.loadFilter(w);
   for (int64_t row = at.row; at.n > 0 && row < p.rows; row += at.step)
@@ -162,11 +193,11 @@ __global__ void __launch_bounds__(kSumWarps *kWarp) convolveBwd(const __grid_con
   }
 }
 
-void runConv(const Call &call) {
+template <int kParts> void runConv(const Call &call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   const Conv p(call, 0, y);
   forMode(modeOf({&x, &y}, p.cols), [&]<Mode M>() {
-    launchKernel(convolve<M>, sumGrid(y), dim3(kWarp, kSumWarps), 0, queueOf(call), p);
+    launchKernel(convolve<M, kParts>, sumGrid(y), dim3(kWarp, kSumWarps), 0, queueOf(call), p);
   });
 }
 
@@ -176,13 +207,13 @@ struct Buffers {
       : partials(scratch.take<float>(sumGrid(call.in[0]).y * call.in[2].numel())) {}
 };
 
-void runConvBwd(const Call &call, const Buffers &buffers) {
+template <int kParts> void runConvBwd(const Call &call, const Buffers &buffers) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   Conv p(call, 1, dy);
   p.dx = dataOf(dx), p.partials = buffers.partials;
   const dim3 grid = sumGrid(dy);
   forMode(modeOf({&dy, &x, &dx}, p.cols), [&]<Mode M>() {
-    launchKernel(convolveBwd<M>, grid, dim3(kWarp, kSumWarps), 0, queueOf(call), p);
+    launchKernel(convolveBwd<M, kParts>, grid, dim3(kWarp, kSumWarps), 0, queueOf(call), p);
   });
   ColumnTargets targets = {};
   targets.out[0] = dataOf(call.out[1]);
@@ -198,7 +229,9 @@ template <const Kernel *kOracle> const char *acceptsTaps(const Call &call) {
 
 } // namespace
 
-SHARDC_KERNEL(ShortConv, acceptsTaps, runConv);
-SHARDC_KERNEL(ShortConvBwd, acceptsTaps, withBuffers<runConvBwd>);
+SHARDC_KERNEL(ShortConv, acceptsTaps, runConv<3>);
+SHARDC_KERNEL(ShortConvBwd, acceptsTaps, withBuffers<runConvBwd<3>>);
+SHARDC_KERNEL(CausalConv, acceptsTaps, runConv<1>);
+SHARDC_KERNEL(CausalConvBwd, acceptsTaps, withBuffers<runConvBwd<1>>);
 
 } // namespace shardc::kernels::cuda

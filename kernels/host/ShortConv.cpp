@@ -2,14 +2,16 @@
 // three parts x0, x1, x2, over the W positions s-j from the sequence's begin on, or from docs[b,s]
 // on with reset_mask. short_conv_bwd, with g = dy·x1 and the sum r[t,c] of w[c,W-1-j]·g[t+j,c] of
 // the positions that read t: dx0 = r·x2, dx2 = r·x0, dx1 = dy·(the sum of y), and dw[c,W-1-j] =
-// sum over s of g[s,c]·x0[s-j,c]·x2[s-j,c], in fp64, which may accumulate. Data are f32, bf16 or
-// f16 each, computed in fp32 and rounded once. Limited by memory.
+// sum over s of g[s,c]·x0[s-j,c]·x2[s-j,c], in fp64, which may accumulate. causal_conv has rows of
+// one part, which it convolves instead of x0·x2, and y = silu(the sum): g = dy·silu'(the sum) and
+// dx = r. Data are f32, bf16 or f16 each, computed in fp32 and rounded once. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace shardc::kernels::host {
 namespace {
@@ -20,9 +22,18 @@ SHARDC_CLONES void multiply(const float *a, const float *b, int64_t n, float *to
     to[c] = (isSum ? to[c] : 0.0f) + a[c] * b[c];
 }
 
-/// A sequence in fp32: its rows x, x0·x2 of each, and the filter, of which a row has the numbers of
-/// all channels for the position `j` before.
-template <int kFirst> struct Sequence {
+/// to[c] = a[c]·silu(x[c]), or a[c] times the slope of silu; a is 1 if it is null.
+void multiplySilu(const float *a, const float *x, int64_t n, float *to, bool isSlope) {
+  for (int64_t c = 0; c < n; ++c) {
+    const float sigmoid = 1.0f / (1.0f + std::exp(-x[c]));
+    to[c] = (a ? a[c] : 1.0f) * sigmoid * (isSlope ? 1.0f + x[c] * (1.0f - sigmoid) : x[c]);
+  }
+}
+
+/// A sequence in fp32: its rows x of `kParts` parts, what is convolved of each, and the filter, of
+/// which a row has the numbers of all channels for the position `j` before. Operands x, w and docs
+/// are at `kFirst`.
+template <int kFirst, int kParts> struct Sequence {
   int64_t length, channels, taps;
   bool isReset;
   float *x, *products, *filter, *sum, *row;
@@ -30,20 +41,22 @@ template <int kFirst> struct Sequence {
   Sequence(const Call &call, Scratch &scratch)
       : length(call.in[kFirst].shape[1]), channels(call.in[kFirst + 1].shape[0]),
         taps(call.in[kFirst + 1].shape[1]), isReset(call.attrs.reset_mask) {
-    x = scratch.take<float>(length * channels * 3);
-    products = scratch.take<float>(length * channels);
+    x = scratch.take<float>(length * channels * kParts);
+    products = kParts == 1 ? x : scratch.take<float>(length * channels);
     filter = scratch.take<float>(taps * channels);
-    sum = scratch.take<float>(channels), row = scratch.take<float>(3 * channels);
+    sum = scratch.take<float>(channels), row = scratch.take<float>(kParts * channels);
   }
 
-  const float *part(int64_t s, int64_t index) const { return x + (s * 3 + index) * channels; }
-  void read(const Tensor &from, const Tensor &w, int64_t sample) const {
-    const int64_t size = length * channels * 3;
-    std::copy_n(readF32(from, sample * size, size, x), size, x);
-    for (int64_t s = 0; s < length; ++s)
+  const float *part(int64_t s, int64_t index) const { return x + (s * kParts + index) * channels; }
+  const int32_t *read(const Call &call, int64_t sample) const {
+    const int64_t size = length * channels * kParts;
+    std::copy_n(readF32(call.in[kFirst], sample * size, size, x), size, x);
+    for (int64_t s = 0; kParts > 1 && s < length; ++s)
       multiply(part(s, 0), part(s, 2), channels, products + s * channels, false);
     for (int64_t i = 0; i < channels * taps; ++i)
-      filter[(taps - 1 - i % taps) * channels + i / taps] = *readF32(w, i, 1, sum);
+      filter[(taps - 1 - i % taps) * channels + i / taps] =
+          *readF32(call.in[kFirst + 1], i, 1, sum);
+    return static_cast<const int32_t *>(call.in[kFirst + 2].data) + sample * length;
   }
   /// How many positions the convolution at position s adds.
   int64_t reach(const int32_t *docs, int64_t s) const {
@@ -58,52 +71,62 @@ template <int kFirst> struct Sequence {
   }
 };
 
-void runConv(const Call &call, const Sequence<0> &b) {
+template <int kParts> void runConv(const Call &call, const Sequence<0, kParts> &b) {
   for (int64_t sample = 0; sample < call.in[0].shape[0]; ++sample) {
-    b.read(call.in[0], call.in[1], sample);
-    const int32_t *docs = static_cast<const int32_t *>(call.in[2].data) + sample * b.length;
+    const int32_t *docs = b.read(call, sample);
     for (int64_t s = 0; s < b.length; ++s) {
-      multiply(b.part(s, 1), b.convolve(docs, s), b.channels, b.row, false);
+      if constexpr (kParts == 1)
+        multiplySilu(nullptr, b.convolve(docs, s), b.channels, b.row, false);
+      else
+        multiply(b.part(s, 1), b.convolve(docs, s), b.channels, b.row, false);
       writeF32(call.out[0], (sample * b.length + s) * b.channels, b.channels, b.row);
     }
   }
 }
 
-struct BwdBuffers : Sequence<1> {
+template <int kParts> struct BwdBuffers : Sequence<1, kParts> {
   float *dy, *gradients, *reads, *dw;
   double *sums;
-  BwdBuffers(const Call &call, Scratch &scratch) : Sequence(call, scratch) {
+  BwdBuffers(const Call &call, Scratch &scratch) : Sequence<1, kParts>(call, scratch) {
     for (float **buffer : {&dy, &gradients})
-      *buffer = scratch.take<float>(length * channels);
-    reads = scratch.take<float>(channels), dw = scratch.take<float>(channels * taps);
-    sums = scratch.take<double>(channels * taps);
+      *buffer = scratch.take<float>(this->length * this->channels);
+    reads = scratch.take<float>(this->channels);
+    dw = scratch.take<float>(this->channels * this->taps);
+    sums = scratch.take<double>(this->channels * this->taps);
   }
 };
 
 /// Adds a sequence's terms of dw, and writes its dx.
-void differentiate(const Call &call, const BwdBuffers &b, int64_t sample) {
+template <int kParts>
+void differentiate(const Call &call, const BwdBuffers<kParts> &b, int64_t sample) {
   const int64_t n = b.channels, size = b.length * n;
-  const int32_t *docs = static_cast<const int32_t *>(call.in[3].data) + sample * b.length;
   const float *dy = readF32(call.in[0], sample * size, size, b.dy);
-  b.read(call.in[1], call.in[2], sample);
+  const int32_t *docs = b.read(call, sample);
   for (int64_t s = 0; s < b.length; ++s) {
-    multiply(dy + s * n, b.part(s, 1), n, b.gradients + s * n, false);
+    float *gradient = b.gradients + s * n;
+    if constexpr (kParts == 1)
+      multiplySilu(dy + s * n, b.convolve(docs, s), n, gradient, true);
+    else
+      multiply(dy + s * n, b.part(s, 1), n, gradient, false);
     for (int64_t j = b.reach(docs, s); j-- > 0;)
-      addProducts(b.gradients + s * n, b.products + (s - j) * n, n, b.sums + j * n);
+      addProducts(gradient, b.products + (s - j) * n, n, b.sums + j * n);
   }
   for (int64_t s = 0; s < b.length; ++s) {
-    multiply(dy + s * n, b.convolve(docs, s), n, b.row + n, false);
-    std::fill_n(b.reads, n, 0.0f);
+    float *reads = kParts == 1 ? b.row : b.reads;
+    std::fill_n(reads, n, 0.0f);
     for (int64_t j = 0; j < std::min(b.taps, b.length - s); ++j)
       if (j < b.reach(docs, s + j))
-        multiply(b.filter + j * n, b.gradients + (s + j) * n, n, b.reads, true);
-    multiply(b.reads, b.part(s, 2), n, b.row, false);
-    multiply(b.reads, b.part(s, 0), n, b.row + 2 * n, false);
-    writeF32(call.out[0], (sample * b.length + s) * 3 * n, 3 * n, b.row);
+        multiply(b.filter + j * n, b.gradients + (s + j) * n, n, reads, true);
+    if constexpr (kParts > 1) {
+      multiply(dy + s * n, b.convolve(docs, s), n, b.row + n, false);
+      multiply(reads, b.part(s, 2), n, b.row, false);
+      multiply(reads, b.part(s, 0), n, b.row + 2 * n, false);
+    }
+    writeF32(call.out[0], (sample * b.length + s) * kParts * n, kParts * n, b.row);
   }
 }
 
-void runConvBwd(const Call &call, const BwdBuffers &b) {
+template <int kParts> void runConvBwd(const Call &call, const BwdBuffers<kParts> &b) {
   const int64_t count = b.channels * b.taps;
   std::fill_n(b.sums, count, 0.0);
   for (int64_t sample = 0; sample < call.in[1].shape[0]; ++sample)
@@ -115,7 +138,10 @@ void runConvBwd(const Call &call, const BwdBuffers &b) {
 
 } // namespace
 
-const Kernel kShortConv = kernelOf<OpKind::ShortConv>(withBuffers<runConv>);
-const Kernel kShortConvBwd = kernelOf<OpKind::ShortConvBwd, nullptr, 2>(withBuffers<runConvBwd>);
+const Kernel kShortConv = kernelOf<OpKind::ShortConv>(withBuffers<runConv<3>>);
+const Kernel kShortConvBwd = kernelOf<OpKind::ShortConvBwd, nullptr, 2>(withBuffers<runConvBwd<3>>);
+const Kernel kCausalConv = kernelOf<OpKind::CausalConv>(withBuffers<runConv<1>>);
+const Kernel kCausalConvBwd =
+    kernelOf<OpKind::CausalConvBwd, nullptr, 2>(withBuffers<runConvBwd<1>>);
 
 } // namespace shardc::kernels::host

@@ -472,14 +472,18 @@ void Arguments::addWindowOf(int64_t width, PlainValue pattern) {
   add("window_attn_skip_freq", width > 0 ? std::move(pattern) : PlainValue());
 }
 
-/// Adds the layers that have short convolutions, unless none has. Of a single layer, 1 would be the
-/// number n of every n-th layer with attention.
+/// Adds the layers that have short convolutions or linear attention, unless none has. Of a single
+/// layer, 1 would be the number n of every n-th layer with attention.
 void Arguments::addShortConvs() {
   PlainItems layers;
   for (bool has : config_.hasConv)
     layers.push_back(static_cast<int64_t>(has) * (config_.layers == 1 ? 2 : 1));
-  if (std::ranges::find(config_.hasConv, true) != config_.hasConv.end())
-    add("short_conv_freq", std::move(layers));
+  if (std::ranges::find(config_.hasConv, true) == config_.hasConv.end())
+    return;
+  if (config_.keyHeads == 0)
+    return add("short_conv_freq", std::move(layers));
+  add("linear_attention_freq", std::move(layers));
+  add("experimental_attention_variant", "gated_delta_net");
 }
 
 /// Adds the layers that have experts, unless all layers have them.

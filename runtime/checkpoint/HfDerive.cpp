@@ -255,10 +255,12 @@ void Deriver::addRotation() {
 /// not in `window_size`. Architectures whose layers differ get a list with the kind of each layer,
 /// also of those with short convolutions, which have no windows.
 void Deriver::addWindow() {
-  const bool areConvs = reads("full_attn_idxs");
+  const bool areLinear = reads("full_attention_interval"),
+             areConvs = areLinear || reads("full_attn_idxs");
   std::vector<int64_t> window = model_.list("window_size"),
-                       pattern =
-                           model_.list(areConvs ? "short_conv_freq" : "window_attn_skip_freq");
+                       pattern = model_.list(areLinear  ? "linear_attention_freq"
+                                             : areConvs ? "short_conv_freq"
+                                                        : "window_attn_skip_freq");
   bool isAlike = pattern.empty() || (pattern.size() == 1 && pattern[0] < 1);
   bool isOn = areConvs ? !isAlike : window.size() == 2 && window[0] >= 0;
   set("use_sliding_window", isOn);
@@ -278,7 +280,10 @@ void Deriver::addWindow() {
         isOn && (isAlike || (pattern.size() == 1 ? (layer + 1) % pattern[0] != 0
                                                  : layer < std::ssize(pattern) &&
                                                        pattern[static_cast<size_t>(layer)] != 0));
-    types.push_back(!hasWindow ? "full_attention" : areConvs ? "conv" : "sliding_attention");
+    types.push_back(!hasWindow  ? "full_attention"
+                    : areLinear ? "linear_attention"
+                    : areConvs  ? "conv"
+                                : "sliding_attention");
   }
   set("layer_types", std::move(types));
 }
@@ -417,6 +422,8 @@ bool isCompared(const Options &model, std::string_view option) {
       // Megatron's names of options that also occur under another name
       "group_query_attention", "untie_embeddings_and_output_weights", "add_position_embedding",
       "swiglu", "squared_relu", "num_experts", "use_rope_scaling",
+      // which linear attention, of which there is one
+      "experimental_attention_variant",
       // options of training, and of the vocabulary's padding
       "mask_padded_vocab", "hidden_dropout", "embedding_dropout", "attention_dropout",
       "init_method_std", "max_position_embeddings"};
@@ -430,6 +437,8 @@ bool isCompared(const Options &model, std::string_view option) {
     return model.isOn("attn_temperature_tuning");
   if (option == "short_conv_kernel_dim")
     return model.has("short_conv_freq");
+  if (option.starts_with("linear_")) // its sizes; the list of layers is compared in any case
+    return option == "linear_attention_freq" || model.has("linear_attention_freq");
   if (option == "window_attn_skip_freq" || option == "window_rotary_base")
     return model.has("window_size");
   if (option == "ffn_hidden_size") // without a dense layer, none has this size
@@ -454,7 +463,8 @@ std::vector<std::string> differences(const Options &model, const PlainEntries &a
   std::vector<std::string> found;
   for (const auto &[option, value] : arguments) {
     std::string theirs = comparedText(value, "none"), ours = comparedText(model.find(option));
-    if (option == "no_rope_freq" || option == "short_conv_freq") { // in any of its notations
+    if (option == "no_rope_freq" || option == "short_conv_freq" ||
+        option == "linear_attention_freq") { // in any of its notations
       int64_t layers = model.integerOr("num_layers", 0), every = option == "no_rope_freq" ? 1 : 0;
       theirs = patternText(wholeNumbers(value), layers, every);
       ours = patternText(model.list(option.c_str()), layers, every);

@@ -126,13 +126,17 @@ Status checkBounds(const HfConfig &config, const std::string &path) {
       {"decoder_sparse_step", config.expertsEvery, 1, kSizeMax},
       {"num_nextn_predict_layers", config.mtpLayers, 0, 1'000},
       {"q_lora_rank", config.qLoraRank, 0, kSizeMax},
+      {"linear_num_key_heads", config.keyHeads, 0, kHeadsMax},
+      {"linear_num_value_heads", config.valueHeads, 0, kHeadsMax},
+      {"linear_key_head_dim", config.keyDim, 0, kHeadsMax},
+      {"linear_value_head_dim", config.valueDim, 0, kHeadsMax},
   };
   for (const Bound &bound : bounds)
     if (bound.value < bound.least || bound.value > bound.most)
       return cannotConvert("'{}': {} is {}; {} to {} is needed", path, bound.what, bound.value,
                            bound.least, bound.most);
   int64_t layers = config.layers + config.mtpLayers,
-          parts = std::max(config.experts, config.groups);
+          parts = std::max({config.experts, config.groups, config.keyHeads});
   if (layers * parts > kPartsMax)
     return cannotConvert(
         "'{}': {} layers of {} experts and {} key/value heads; the limit of either is "
@@ -153,6 +157,12 @@ Status checkSizes(const HfConfig &config, const std::string &path) {
   if (config.heads % config.groups != 0)
     return cannotConvert("'{}': {} heads are not divisible by {} key/value heads", path,
                          config.heads, config.groups);
+  const bool hasLinear = readsHfField(config.arch, "linear_num_key_heads");
+  if (hasLinear && (std::min({config.keyHeads, config.keyDim, config.valueDim}) < 1 ||
+                    config.valueHeads % config.keyHeads != 0 || config.valueHeads < 1))
+    return cannotConvert("'{}': {} value heads of linear attention are not divisible by {} key "
+                         "heads, or a head has no channels",
+                         path, config.valueHeads, config.keyHeads);
   bool hasExperts = config.layout != HfLayout::Dense;
   if (hasExperts && (config.experts == 0 || config.expertFfn == 0))
     return cannotConvert("'{}' does not set the number and the size of experts", path);
@@ -168,7 +178,8 @@ public:
   explicit Mapper(const HfConfig &config)
       : config_(config), isTransposed_(infoOf(config.arch).isTransposed),
         hasNormBiases_(hfOption(config.arch, "normalization") == "LayerNorm"),
-        isGated_(hfOption(config.arch, "gated_linear_unit") == true) {}
+        isGated_(hfOption(config.arch, "gated_linear_unit") == true),
+        hasOutputGate_(hfOption(config.arch, "attention_output_gate") == true) {}
 
   std::vector<HfParam> run();
 
@@ -195,6 +206,7 @@ private:
   void addAttention(const std::string &mine, const std::string &hf);
   void addMla(const std::string &mine, const std::string &hf);
   void addShortConv(const std::string &mine, const std::string &hf);
+  void addDeltaNet(const std::string &mine, const std::string &hf);
   void addDenseMlp(const std::string &mine, const std::string &hf);
   void addExperts(const std::string &mine, const std::string &hf);
   void addStackedExpert(const std::string &mine, const std::string &hf, int64_t expert);
@@ -206,7 +218,7 @@ private:
   void addGptOssMlp(const std::string &mine, const std::string &hf);
 
   const HfConfig &config_;
-  bool isTransposed_, hasNormBiases_, isGated_;
+  bool isTransposed_, hasNormBiases_, isGated_, hasOutputGate_;
   std::vector<HfParam> params_;
 };
 
@@ -260,8 +272,9 @@ void Mapper::addWoven(const std::string &name, const std::string &hf, int64_t ex
   params_.push_back(std::move(param));
 }
 
-/// Adds queries, keys and values. For each group, the parameter has the query heads, the key head
-/// and the value head. Some models have all of them in one tensor, with all queries first.
+/// Adds queries, keys and values. For each group, the parameter has the query heads, the gates of
+/// their output if it has some, the key head and the value head. Some models have all of them in
+/// one tensor, with all queries first. The hub has the gate of a head behind its query.
 void Mapper::addQkv(const std::string &mine, const std::string &hf, const char *kind,
                     bool isOptional) {
   constexpr const char *kName = "self_attention.linear_qkv";
@@ -273,6 +286,13 @@ void Mapper::addQkv(const std::string &mine, const std::string &hf, const char *
     int64_t joinedAt = 0;
     for (size_t part = 0; part < 3; ++part) {
       int64_t heads = part == 0 ? perGroup : 1;
+      if (part == 0 && hasOutputGate_) {
+        const std::string tensor = fmt::format("{}.{}", tensors[0], kind);
+        for (int64_t i = 0; i < 2 * heads; ++i, row += d)
+          param.segments.push_back(
+              {tensor, ((group * heads + i % heads) * 2 + i / heads) * d, row, d});
+        continue;
+      }
       param.segments.push_back({fmt::format("{}.{}", tensors[areOne ? 0 : part], kind),
                                 joinedAt + group * heads * d, row, heads * d});
       row += heads * d;
@@ -443,9 +463,51 @@ void Mapper::addShortConv(const std::string &mine, const std::string &hf) {
   params_.back().isFilter = true;
 }
 
+/// Adds a gated delta net. The hub has the rows of the products by key head: its query and key, the
+/// values and gates of its value heads; their strengths and decays. It convolves queries, keys and
+/// values together.
+void Mapper::addDeltaNet(const std::string &mine, const std::string &hf) {
+  const int64_t heads = config_.keyHeads, each = config_.valueHeads / heads, keys = config_.keyDim,
+                values = each * config_.valueDim;
+  struct Part {
+    const char *name;
+    size_t tensor;
+    int64_t at, rows, step; ///< rows of a key head, of `step` in the hub's tensor
+  };
+  const int64_t step = 2 * (keys + values);
+  const Part parts[] = {
+      {"query", 0, 0, keys, step},          {"key", 0, keys, keys, step},
+      {"value", 0, 2 * keys, values, step}, {"z", 0, 2 * keys + values, values, step},
+      {"beta", 1, 0, each, 2 * each},       {"alpha", 1, each, each, 2 * each}};
+  const std::string own = mine + ".self_attention.";
+  const std::vector<std::string> tensors = tensorsIn(hf, "self_attention.in_proj"),
+                                 convs = tensorsIn(hf, "self_attention.conv1d");
+  addNormOf(mine, hf, "self_attention.in_proj.layer_norm");
+  int64_t channel = 0;
+  for (const Part &part : parts) {
+    HfParam param{fmt::format("{}in_proj.weight.{}", own, part.name), {}};
+    for (int64_t head = 0; head < heads; ++head)
+      param.segments.push_back({tensors[part.tensor] + ".weight", head * part.step + part.at,
+                                head * part.rows, part.rows});
+    params_.push_back(std::move(param));
+    if (part.tensor > 0 || part.name[0] == 'z')
+      continue;
+    HfParam &conv = add(fmt::format("{}conv1d.weight.{}", own, part.name), convs[0] + ".weight");
+    conv.segments[0].hfRow = channel, conv.segments[0].rows = heads * part.rows;
+    conv.isFilter = true;
+    channel += heads * part.rows;
+  }
+  for (const char *name : {"A_log", "dt_bias"})
+    add(own + name, tensorsIn(hf, fmt::format("self_attention.{}", name))[0]);
+  addWeight(mine, hf, "self_attention.out_norm");
+  addWeight(mine, hf, "self_attention.out_proj");
+}
+
 void Mapper::addLayer(const std::string &mine, const std::string &hf, bool hasExperts,
                       bool hasConv) {
-  if (hasConv)
+  if (hasConv && config_.keyHeads > 0)
+    addDeltaNet(mine, hf);
+  else if (hasConv)
     addShortConv(mine, hf);
   else if (config_.layout == HfLayout::Deepseek)
     addMla(mine, hf);
@@ -529,24 +591,32 @@ void readRotatedLayers(JsonFields &fields, const nlohmann::json &json, HfConfig 
                   fmt::format("one number for each of {} layers", config.layers));
 }
 
-/// Reads which layers have a short convolution: those that a list says, or all that another list of
-/// layers with attention lacks. Without lists, no layer has one.
+/// Reads which layers have a short convolution or linear attention: those that a list says, or all
+/// that another list of layers with attention lacks, or all but every n-th. Without lists, no layer
+/// has a convolution.
 void readConvLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
-  constexpr const char *kTypes = "layer_types", *kAttention = "full_attn_idxs";
-  if (!readsHfField(config.arch, kAttention))
+  constexpr const char *kTypes = "layer_types", *kAttention = "full_attn_idxs",
+                       *kEvery = "full_attention_interval";
+  const bool isLinear = readsHfField(config.arch, kEvery);
+  if (!readsHfField(config.arch, kAttention) && !isLinear)
     return;
+  const std::string word = isLinear ? "linear_attention" : "conv";
+  const int64_t every =
+      std::max<int64_t>(fields.size({kEvery}, hfWholeFallback(config.arch, kEvery)), 1);
   const std::vector<int64_t> attention = fields.sizes(kAttention);
   const nlohmann::json types = json.value(kTypes, nlohmann::json());
   const bool isListed = types.is_array() && std::ssize(types) == config.layers,
              hasNumbers = !json.value(kAttention, nlohmann::json()).is_null();
   for (int64_t layer = 0; layer < config.layers; ++layer)
-    config.hasConv.push_back(isListed ? types[static_cast<size_t>(layer)] == "conv"
-                                      : hasNumbers &&
-                                            std::ranges::find(attention, layer) == attention.end());
-  auto isKnown = [](const auto &type) { return type == "conv" || type == "full_attention"; };
+    config.hasConv.push_back(isListed   ? types[static_cast<size_t>(layer)] == word
+                             : isLinear ? (layer + 1) % every != 0
+                                        : hasNumbers && std::ranges::find(attention, layer) ==
+                                                            attention.end());
+  auto isKnown = [&](const auto &type) { return type == word || type == "full_attention"; };
   if (!types.is_null() && !(isListed && std::ranges::all_of(types, isKnown)))
-    fields.refuse(kTypes, types,
-                  fmt::format("a list of {} layers of 'full_attention' or 'conv'", config.layers));
+    fields.refuse(
+        kTypes, types,
+        fmt::format("a list of {} layers of 'full_attention' or '{}'", config.layers, word));
 }
 
 /// Reads the width of feed-forward layers, which may be 2/3 of what the file says, rounded up.
@@ -638,6 +708,10 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
   config.mtpLayers = fields.size({"num_nextn_predict_layers", "num_mtp_layers"});
   config.qLoraRank = sizeOf("q_lora_rank", 0);
   readExpertLayers(fields, json, config);
+  config.keyHeads = sizeOf("linear_num_key_heads", 0);
+  config.valueHeads = sizeOf("linear_num_value_heads", 0);
+  config.keyDim = sizeOf("linear_key_head_dim", 0);
+  config.valueDim = sizeOf("linear_value_head_dim", 0);
   for (const char *key : {"dtype", "torch_dtype"}) // new and old name
     if (std::optional<Element> type = elementOfTorchName(fields.text(key));
         type == Element::F32 || type == Element::BF16 || type == Element::F16)

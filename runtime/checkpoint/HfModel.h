@@ -25,8 +25,11 @@ struct HfConfig {
   int64_t expertsEvery = 1;              ///< `decoder_sparse_step`: every n-th layer has experts
   std::vector<int64_t> denseLayers = {}; ///< layers without experts, sorted
   std::vector<bool> isRotated = {};      ///< by layer, if they differ: has rotary embeddings
-  std::vector<bool> hasConv = {};        ///< by layer, if the architecture has short convolutions
-  int64_t qLoraRank = 0;                 ///< 0: queries are not low-rank
+  /// By layer, if the architecture has short convolutions or linear attention.
+  std::vector<bool> hasConv = {};
+  /// Of linear attention; 0: the architecture has none.
+  int64_t keyHeads = 0, valueHeads = 0, keyDim = 0, valueDim = 0;
+  int64_t qLoraRank = 0; ///< 0: queries are not low-rank
   bool isTied = false;
   HfBiases biases = {};                   ///< requested by fields or constant for the architecture
   std::optional<Element> weightType = {}; ///< type in the file, if it is fp32, bf16 or fp16

@@ -11,8 +11,8 @@ namespace {
 std::vector<int> matricesOfRows(const plan::Plan &plan, const plan::Param &param, int64_t rows) {
   const plan::Job::Model &model = plan.job.model;
   std::vector<int> matrices(static_cast<size_t>(rows), 0);
-  const int64_t heads = model.numAttentionHeads,
-                groups = model.numQueryGroups > 0 ? model.numQueryGroups : heads;
+  const int64_t groups = model.numQueryGroups > 0 ? model.numQueryGroups : model.numAttentionHeads,
+                heads = model.numAttentionHeads * (model.attentionOutputGate ? 2 : 1);
   if (param.name.ends_with("self_attention.linear_qkv.weight") && groups > 0 &&
       rows % (heads + 2 * groups) == 0) {
     const int64_t head = rows / (heads + 2 * groups), queries = heads / groups * head;

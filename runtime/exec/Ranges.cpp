@@ -170,6 +170,9 @@ kernels::ParamRange rangeOf(const plan::Plan &plan, size_t index, const RangeCon
   case plan::InitKind::Normal:
     range.init = kernels::ParamRange::Normal;
     break;
+  case plan::InitKind::LogUniform:
+    range.init = kernels::ParamRange::LogUniform;
+    break;
   }
   range.row = param.rowSize();
   for (size_t i = 0; i < param.turns.size(); ++i)

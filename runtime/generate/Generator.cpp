@@ -37,8 +37,7 @@ struct Generator::Body {
   /// The keys or values of an attention op, numbered among those that are needed.
   struct KeptValue {
     ValueId value;
-    size_t attention;
-    Rows Kept::*rows;
+    size_t attention, number; ///< number: of the rows in its `Kept`
   };
   std::vector<KeptValue> kept;
   std::vector<std::pair<ValueId, const Value *>> weights;
@@ -70,8 +69,8 @@ struct Generator::Body {
     constexpr OpKind kOp = OpKind::Attention;
     for (size_t i = 0, attention = 0; i < body.loss; ++i)
       if (ops[i].kind == kOp && body.isNeeded[i]) {
-        body.kept.push_back({plan::operandNamed<kOp>(ops[i], "k"), attention, &Kept::keys});
-        body.kept.push_back({plan::operandNamed<kOp>(ops[i], "v"), attention++, &Kept::values});
+        body.kept.push_back({plan::operandNamed<kOp>(ops[i], "k"), attention, 0});
+        body.kept.push_back({plan::operandNamed<kOp>(ops[i], "v"), attention++, 1});
       }
     return body;
   }
@@ -302,6 +301,7 @@ Result<std::vector<Generator::ScoredToken>> Generator::scoreAll(std::span<const 
 
 void Generator::begin(size_t texts) {
   kept_.clear();
+  repeated_.clear();
   convolved_.clear();
   lengths_.assign(texts, 0);
   places_ = 0;
@@ -313,7 +313,7 @@ Result<Generator::Values> Generator::follow(const Body &body, std::span<const in
   for (const auto &[value, weight] : body.weights)
     values[value] = *weight;
   RETURN_IF_ERROR(placeKept(body, values));
-  size_t attentions = 0, convolutions = 0;
+  size_t attentions = 0, convolutions = 0, rules = 0;
   auto next = [](auto &all, size_t &count) -> auto & {
     all.resize(std::max(all.size(), count + 1));
     return all[count++];
@@ -327,11 +327,13 @@ Result<Generator::Values> Generator::follow(const Body &body, std::span<const in
         if (!values[result].data) {
           ASSIGN_OR_RETURN(values[result], make(body.typeOf(result)));
         }
-    RETURN_IF_ERROR(
-        op.kind == OpKind::BatchLoad   ? loadBatch(body, op, values)
-        : op.kind == OpKind::Attention ? attend(body, op, values, next(kept_, attentions))
-        : op.kind == OpKind::ShortConv ? convolve(op, values, next(convolved_, convolutions))
-                                       : run(body, op, values));
+    RETURN_IF_ERROR(op.kind == OpKind::BatchLoad ? loadBatch(body, op, values)
+                    : op.kind == OpKind::Attention
+                        ? attend(body, op, values, next(kept_, attentions))
+                    : op.kind == OpKind::ShortConv || op.kind == OpKind::CausalConv
+                        ? convolve(op, values, next(convolved_, convolutions))
+                    : op.kind == OpKind::DeltaRule ? repeat(op, values, next(repeated_, rules))
+                                                   : run(body, op, values));
     for (ValueId operand : op.operands)
       if (body.last[operand] == i)
         values[operand].data.reset();
@@ -380,15 +382,17 @@ Status Generator::addPlaces(int64_t needed) {
   ASSIGN_OR_RETURN(zeros_, work_->take(all * kBytes));
   RETURN_IF_ERROR(work_->copy(counting_.get(), counting.data(), all * kBytes));
   RETURN_IF_ERROR(work_->fill(zeros_.get(), 0, all * kBytes));
-  for (Kept &kept : kept_)
-    for (Rows *rows : {&kept.keys, &kept.values}) {
-      ASSIGN_OR_RETURN(Block longer, makeRows(*rows, places_));
-      for (int64_t text = 0; text < std::ssize(lengths_); ++text)
-        RETURN_IF_ERROR(work_->copy(longer.get() + text * places_ * rows->each,
-                                    rows->data.get() + text * before * rows->each,
-                                    before * rows->each));
-      rows->data = std::move(longer);
-    }
+  for (std::vector<Kept> *all : {&kept_, &repeated_})
+    for (Kept &kept : *all)
+      for (Rows &rows : kept)
+        if (rows.data) {
+          ASSIGN_OR_RETURN(Block longer, makeRows(rows, places_));
+          for (int64_t text = 0; text < std::ssize(lengths_); ++text)
+            RETURN_IF_ERROR(work_->copy(longer.get() + text * places_ * rows.each,
+                                        rows.data.get() + text * before * rows.each,
+                                        before * rows.each));
+          rows.data = std::move(longer);
+        }
   return work_->wait(); // for `counting`
 }
 
@@ -462,15 +466,21 @@ Status Generator::run(const Body &body, const Op &op, Values &values) {
 Status Generator::placeKept(const Body &body, Values &values) {
   constexpr int64_t kAlignment = 256;
   kept_.resize(body.kept.size() / 2);
-  for (const auto &[value, attention, which] : body.kept) {
+  for (const auto &[value, attention, number] : body.kept) {
     const Type &type = body.typeOf(value);
-    Rows &rows = kept_[attention].*which;
-    rows.each = type.bytes() / (type.shape[0] * type.shape[1]);
-    if (!rows.data) {
-      ASSIGN_OR_RETURN(rows.data, makeRows(rows, places_));
-    }
+    Rows &rows = kept_[attention][number];
+    RETURN_IF_ERROR(openRows(type, rows));
     if (!isTogether() && rows.each % kAlignment == 0)
       values[value] = {type, nextOf(rows)};
+  }
+  return Status::ok();
+}
+
+/// Prepares the rows of values of a type.
+Status Generator::openRows(const Type &type, Rows &rows) {
+  rows.each = type.bytes() / (type.shape[0] * type.shape[1]);
+  if (!rows.data) {
+    ASSIGN_OR_RETURN(rows.data, makeRows(rows, places_));
   }
   return Status::ok();
 }
@@ -507,8 +517,8 @@ Status Generator::attend(const Body &body, const Op &op, Values &values, Kept &k
   const Value &q = values[plan::operandNamed<kOp>(op, "q")],
               &k = values[plan::operandNamed<kOp>(op, "k")],
               &v = values[plan::operandNamed<kOp>(op, "v")];
-  RETURN_IF_ERROR(keep(k, kept.keys));
-  RETURN_IF_ERROR(keep(v, kept.values));
+  RETURN_IF_ERROR(keep(k, kept[0]));
+  RETURN_IF_ERROR(keep(v, kept[1]));
   const auto text = static_cast<int64_t>(running_[0]);
   const int64_t samples = q.type.shape[0], rows = q.type.shape[1], before = lengths_[running_[0]],
                 keys = isTogether() ? places_ : before + rows;
@@ -521,10 +531,9 @@ Status Generator::attend(const Body &body, const Op &op, Values &values, Kept &k
   Call call;
   call.attrs = exec::attrsOf(op);
   for (const Tensor &operand :
-       {q.tensor(), all(k.type, kept.keys), all(v.type, kept.values),
-        wordsOf(samples, rows, positions_), wordsOf(samples, keys, counting_),
-        wordsOf(samples, rows, zeros_), wordsOf(samples, keys, zeros_),
-        tensorAt(Type::of(DType::I64, {samples}), zeros_.get())})
+       {q.tensor(), all(k.type, kept[0]), all(v.type, kept[1]), wordsOf(samples, rows, positions_),
+        wordsOf(samples, keys, counting_), wordsOf(samples, rows, zeros_),
+        wordsOf(samples, keys, zeros_), tensorAt(Type::of(DType::I64, {samples}), zeros_.get())})
     call.in[call.inCount++] = operand;
   for (ValueId result : op.results)
     call.out[call.outCount++] = values[result].tensor();
@@ -534,9 +543,7 @@ Status Generator::attend(const Body &body, const Op &op, Values &values, Kept &k
 /// Convolves the rows of these tokens behind the rows that the convolution still reads, which are
 /// zeros before a text.
 Status Generator::convolve(const Op &op, Values &values, Rows &kept) {
-  constexpr OpKind kOp = OpKind::ShortConv;
-  const Value &x = values[plan::operandNamed<kOp>(op, "x")],
-              &w = values[plan::operandNamed<kOp>(op, "w")], &y = values[op.results[0]];
+  const Value &x = values[op.operands[0]], &w = values[op.operands[1]], &y = values[op.results[0]];
   const int64_t samples = x.type.shape[0], rows = x.type.shape[1], reach = w.type.shape[1] - 1;
   const int64_t each = kept.each = x.type.bytes() / (samples * rows),
                 made = y.type.bytes() / (samples * rows), ofSample = reach + rows;
@@ -564,10 +571,44 @@ Status Generator::convolve(const Op &op, Values &values, Rows &kept) {
   for (const Tensor &operand : {all.tensor(), w.tensor(), wordsOf(samples, ofSample, zeros_)})
     call.in[call.inCount++] = operand;
   call.out[call.outCount++] = out.tensor();
-  RETURN_IF_ERROR(work_->run(plan::opInfo(kOp).name, call));
+  RETURN_IF_ERROR(work_->run(plan::opInfo(op).name, call));
   for (int64_t s = 0; s < samples; ++s)
     RETURN_IF_ERROR(work_->copy(y.data.get() + s * rows * made,
                                 out.data.get() + (s * ofSample + reach) * made, rows * made));
+  return Status::ok();
+}
+
+/// Adds the rows of these tokens to the kept ones, and computes the states of all tokens again.
+/// Rows behind a token do not change what it reads.
+Status Generator::repeat(const Op &op, Values &values, Kept &kept) {
+  const Value &o = values[op.results[0]];
+  const auto text = static_cast<int64_t>(running_[0]);
+  const int64_t samples = o.type.shape[0], rows = o.type.shape[1],
+                all = isTogether() ? places_ : lengths_[running_[0]] + rows,
+                each = o.type.bytes() / (samples * rows);
+  Type whole = o.type;
+  whole.shape[1] = all;
+  ASSIGN_OR_RETURN(Value out, make(whole));
+  Call call;
+  call.attrs = exec::attrsOf(op);
+  for (size_t i = 0; i + 1 < op.operands.size(); ++i) {
+    const Value &value = values[op.operands[i]];
+    Tensor &tensor = call.in[call.inCount++] = value.tensor();
+    if (tensor.rank < 3) // a parameter
+      continue;
+    RETURN_IF_ERROR(openRows(value.type, kept[i]));
+    RETURN_IF_ERROR(keep(value, kept[i]));
+    tensor.shape[1] = all;
+    tensor.data = kept[i].data.get() + (isTogether() ? 0 : text * places_ * kept[i].each);
+  }
+  call.in[call.inCount++] = wordsOf(samples, all, zeros_);
+  call.out[call.outCount++] = out.tensor();
+  RETURN_IF_ERROR(work_->run(plan::opInfo(op).name, call));
+  for (int64_t s = 0; s < samples; ++s)
+    RETURN_IF_ERROR(
+        work_->copy(o.data.get() + s * rows * each,
+                    out.data.get() + (s * all + lengths_[running_[static_cast<size_t>(s)]]) * each,
+                    rows * each));
   return Status::ok();
 }
 

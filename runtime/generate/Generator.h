@@ -4,6 +4,7 @@
 // read the kept rows.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -71,10 +72,9 @@ private:
     Block data;       ///< null: not used yet
     int64_t each = 0; ///< bytes of a row
   };
-  /// The keys and values of one attention op, with a row for each of the places.
-  struct Kept {
-    Rows keys, values;
-  };
+  /// The keys and values of one attention op, or the operands of one delta rule: queries, keys,
+  /// values, decays and strengths. With a row for each of the places.
+  using Kept = std::array<Rows, 5>;
   struct Body;
   using Values = std::vector<Value>;
 
@@ -86,7 +86,9 @@ private:
   Status run(const Body &body, const plan::Op &op, Values &values);
   Status attend(const Body &body, const plan::Op &op, Values &values, Kept &kept);
   Status convolve(const plan::Op &op, Values &values, Rows &kept);
+  Status repeat(const plan::Op &op, Values &values, Kept &kept);
   Status placeKept(const Body &body, Values &values);
+  Status openRows(const plan::Type &type, Rows &rows);
   Block nextOf(const Rows &rows) const;
   Status keep(const Value &value, const Rows &rows);
   /// Makes `count` rows of zeros for each text.
@@ -114,6 +116,7 @@ private:
   std::map<std::string, Value> weights_; ///< by the name of their cell
   std::map<const plan::Plan *, std::unique_ptr<Body>> bodies_;
   std::vector<Kept> kept_;           ///< by attention op
+  std::vector<Kept> repeated_;       ///< by delta rule
   std::vector<Rows> convolved_;      ///< by convolution: the last rows that it still reads
   std::vector<int64_t> lengths_{0};  ///< tokens so far, by text
   std::vector<size_t> running_{0};   ///< the texts that run: one, or all

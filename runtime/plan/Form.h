@@ -298,7 +298,7 @@ private:
     io_.flag(it.isDecoupled, "decoupled");
     io_.token("init");
     io_.oneOf(it.init, parseInitKind, "initialisation");
-    if (it.init == InitKind::Constant || it.init == InitKind::Normal)
+    if (it.init != InitKind::Zeros && it.init != InitKind::Ones)
       io_.real(it.initStd, it.init == InitKind::Normal ? "standard deviation" : "initial value");
   }
   /// `stacked row 16 of [8,64,16] split 0 over ep split 1 over etp parts 2 copies [cp] turns [64,

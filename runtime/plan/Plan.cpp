@@ -50,7 +50,7 @@ constexpr Names<4> kPhaseNames = {
 #include "runtime/plan/Kinds.def"
 };
 constexpr Names<4> kSourceKindNames = {"base", "recipe", "overlay", "setting"};
-constexpr Names<4> kInitNames = {"zeros", "ones", "normal", "constant"};
+constexpr Names<5> kInitNames = {"zeros", "ones", "normal", "constant", "log_uniform"};
 
 constexpr CellKindInfo kCellKinds[] = {
 #define CELL_KIND(enumerator, word, of, host, doc)                                                 \

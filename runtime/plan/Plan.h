@@ -588,8 +588,8 @@ struct BlockPart {
 /// Which part of the block a value with `numel` elements is; nothing if no part has this size.
 std::optional<BlockPart> partOf(const Block &block, int64_t numel);
 
-/// Initial values of a parameter; Normal and Constant use Param::initStd.
-enum class InitKind : uint8_t { Zeros, Ones, Normal, Constant };
+/// Initial values of a parameter. All but Zeros and Ones use Param::initStd.
+enum class InitKind : uint8_t { Zeros, Ones, Normal, Constant, LogUniform };
 std::string_view toString(InitKind);
 std::optional<InitKind> parseInitKind(std::string_view);
 
@@ -626,7 +626,9 @@ struct Param {
   double lrMult = 1, wdMult = 1;
   bool isDecoupled = false; ///< whether it uses the learning rate optimizer.decoupled_lr
   InitKind init = InitKind::Zeros;
-  double initStd = 0; ///< standard deviation of `normal`, or value of `constant`
+  /// Standard deviation of `normal`, value of `constant`; of `log_uniform`, logarithms of uniform
+  /// numbers, the end of their range, which begins with 1.
+  double initStd = 0;
 
   /// Elements per row of this rank's part; shard boundaries lie between rows.
   int64_t rowSize() const;

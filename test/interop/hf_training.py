@@ -45,6 +45,8 @@ DOTS = {**GLM, "num_experts_per_tok": 2, "norm_topk_prob": True, "routed_scaling
 del DOTS["num_mtp_layers"]
 MULTIPLIERS = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 8.0}
 LFM2 = {**SIZES, **PLAIN}
+LINEAR = {"head_dim": 16, "shared_expert_intermediate_size": 56, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+          "linear_key_head_dim": 8, "linear_value_head_dim": 12}
 GEMMA = {**SIZES, "pad_token_id": None, "head_dim": 16, "query_pre_attn_scalar": 12, "sliding_window": 6}
 LLAMA4 = {**SIZES, "pad_token_id": None, "num_hidden_layers": 4, "head_dim": 16, "intermediate_size": 40, "intermediate_size_mlp": 64,
           "num_local_experts": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
@@ -172,6 +174,12 @@ FAMILIES = {
     "lfm2_untied": ("lfm2", {**LFM2, "num_hidden_layers": 4, "full_attn_idxs": [0, 2], "conv_L_cache": 4, "norm_eps": 1e-6,
                              "block_ff_dim": 100, "block_multiple_of": 16, "tie_embedding": False,
                              "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}, []),
+    # With two experts for each token, the scores of a token's second and third expert are 3e-5 apart after ten steps.
+    "qwen3_next": ("qwen3_next", {**SIZES, **EXPERTS, **LINEAR, "num_hidden_layers": 4, "num_experts_per_tok": 3}, []),
+    "qwen3_next_dense": ("qwen3_next", {**SIZES, **EXPERTS, **LINEAR, "num_key_value_heads": 1, "linear_num_key_heads": 4,
+                                        "linear_conv_kernel_dim": 3, "attention_bias": True, "tie_word_embeddings": True,
+                                        "mlp_only_layers": [0, 1, 2], "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+                         []),
     # Dense layers; in transformers, each is the only expert of its layer.
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),

@@ -20,14 +20,14 @@ def values(name, shape, centre):
     for extent in shape:
         count *= extent
     is_norm = name.endswith(".weight") and ("norm" in name or "ln_" in name)
-    base = centre if is_norm else 0.0
+    base = (1.0 if "linear_attn" in name else centre) if is_norm else 0.0
     draw = random.Random(name).random
     return array("f", [base + 0.2 * draw() - 0.1 for _ in range(count)])
 
 
 def write_tensors(path, shapes, model_type):
     """Writes tensors with these shapes, in the order of their names."""
-    centre = 0.0 if model_type == "nemotron" else 1.0
+    centre = 0.0 if model_type in ("nemotron", "qwen3_next") else 1.0
     header, parts, end = {"__metadata__": {"format": "pt"}}, [], 0
     for name, shape in shapes.items():
         part = values(name, shape, centre).tobytes()

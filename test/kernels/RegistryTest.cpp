@@ -298,6 +298,7 @@ constexpr FreeExtent kFreeExtents[] = {{"batch.load", "i0", 0},
                                        {"vocab_stats", "i0", 1},
                                        {"amax", "i0", -1},
                                        {"short_conv", "i1", 1},
+                                       {"causal_conv", "i1", 1},
                                        {"quantize", "i1", 0},
                                        {"rmsnorm_again.quantize", "i3", 0},
                                        {"layernorm_again.quantize", "i5", 0},
@@ -354,8 +355,11 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
       if (op.name == name)
         wanted = "0";
     if (op.name == "rmsnorm_bwd" || op.name == "rmsnorm_part_bwd" ||
-        op.name == "scale_columns_bwd" || op.name == "short_conv_bwd")
+        op.name == "scale_columns_bwd" || op.name == "short_conv_bwd" ||
+        op.name == "causal_conv_bwd")
       wanted = "1";
+    if (op.name == "delta_rule_bwd")
+      wanted = "56";
     if (op.name == "layernorm_bwd" || op.name == "merge_qkv_norm_rope")
       wanted = "12";
     if (op.name == "lm_loss_grad")

@@ -59,6 +59,8 @@ RULES = {
     "latent-window-unsupported": lambda f: f.on("model.multi_latent_attention") and f.has("model.window_size"),
     "no-rope-layers": lambda f: f.has("model.no_rope_freq") and no_layers(f, "model.no_rope_freq"),
     "window-layers": lambda f: f.has("model.window_attn_skip_freq") and no_layers(f, "model.window_attn_skip_freq"),
+    "linear-attention-layers": lambda f: f.has("model.linear_attention_freq") and no_layers(f, "model.linear_attention_freq"),
+    "linear-attention-context-parallel": lambda f: f.has("model.linear_attention_freq") and f.num("model.context_parallel_size", 1) > 1,
     "short-conv-layers": lambda f: f.has("model.short_conv_freq") and no_layers(f, "model.short_conv_freq"),
     "short-conv-context-parallel": lambda f: f.has("model.short_conv_freq") and f.num("model.context_parallel_size", 1) > 1,
     "yarn-factor": lambda f: f["model.position_embedding_type"] == "yarn" and

@@ -91,6 +91,8 @@ def overlay(plan):
         said += "recompute_granularity = none recompute_layers = none "
     if len(job.get("model.moe_layer_freq", [])) > 1:
         said += f"moe_layer_freq = {[0] + [1] * (layers - 1)} "
+    if len(linear := job.get("model.linear_attention_freq", [])) > 1:
+        said += f"linear_attention_freq = {[int(each) for each in linear[:layers]]} "
     if len(convs := job.get("model.short_conv_freq", [])) > 1:
         said += f"short_conv_freq = {[int(each) for each in convs[:layers]]} "
     return small.replace("model {", f"model {{ {said}", 1) if said else small

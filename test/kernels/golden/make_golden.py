@@ -779,3 +779,84 @@ for data in (F32, BF16):
     for taps in (1, 3, 4):
         short_conv(data, ((0,), (0,)), taps)
         short_conv(data, ((0, 1, 4), (0, 5, 6)), taps)
+
+
+def documents(begins, positions):
+    docs = torch.zeros(len(begins), positions, dtype=torch.int32)
+    for sample, starts in enumerate(begins):
+        for first, end in zip(starts, (*starts[1:], positions)):
+            docs[sample, first:end] = first
+    return docs
+
+
+def kind_of(dtype, begins):
+    isReset = len(begins[0]) > 1
+    return f"{'documents' if isReset else 'whole'}_{NAMES[dtype]}", {"reset_mask": isReset}
+
+
+def causal_conv(dtype, begins, taps):
+    """PyTorch's grouped convolution of each document by itself, then silu, as in transformers' Qwen3NextGatedDeltaNet."""
+    positions, channels = 7, 3
+    x, w, dy = rand(dtype, 2, positions, channels), rand(dtype, channels, 1, taps), rand(dtype, 2, positions, channels)
+    lx, lw = leaf(x), leaf(w)
+    y = torch.stack([torch.cat([F.silu(F.conv1d(lx[sample, first:end].T, lw, padding=taps - 1, groups=channels)[:, :end - first].T)
+                                for first, end in zip(starts, (*starts[1:], positions))]) for sample, starts in enumerate(begins)])
+    y.backward(dy)
+    kind, attrs = kind_of(dtype, begins)
+    given = lambda case: case.given(x, dtype).given(w[:, 0], dtype).given(documents(begins, positions))
+    given(Case(f"causal_conv_{taps}_{kind}", "causal_conv", **attrs)).wanted(y, 1e-6, dtype)
+    given(Case(f"causal_conv_bwd_{taps}_{kind}", "causal_conv_bwd", **attrs).given(dy, dtype)) \
+        .wanted(lx.grad, 2e-6, dtype).wanted(lw.grad[:, 0], 2e-6)
+
+
+def gate(dtype, silu):
+    x, g, dy = rand(dtype, 3, 8), rand(dtype, 3, 8, scale=3), rand(dtype, 3, 8)
+    lx, lg = leaf(x), leaf(g)
+    y = lx * (F.silu(lg) if silu else torch.sigmoid(lg))
+    y.backward(dy)
+    name = f"{'silu' if silu else 'sigmoid'}_{NAMES[dtype]}"
+    Case(f"gate_{name}", "gate", silu=silu).given(x, dtype).given(g, dtype).wanted(y, 1e-6, dtype)
+    Case(f"gate_bwd_{name}", "gate_bwd", silu=silu).given(dy, dtype).given(x, dtype).given(g, dtype) \
+        .wanted(lx.grad, 2e-6, dtype).wanted(lg.grad, 2e-6, dtype)
+
+
+def delta_rule(dtype, begins, each):
+    """The gated delta rule, position by position; each key head serves `each` value heads."""
+    positions, groups, keys, values, eps = 19, 2, 4, 3, 1e-6
+    heads, docs = groups * each, documents(begins, positions)
+    inputs = [rand(dtype, 2, positions, *shape) for shape in ((groups, keys), (groups, keys), (heads, values), (heads,), (heads,))]
+    inputs += [rand(F32, heads), rand(F32, heads)]
+    do = rand(dtype, 2, positions, heads, values)
+    leaves = [leaf(t) for t in inputs]
+    q, k, v, a, b, alog, bias = leaves
+    unit = lambda x: (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)).repeat_interleave(each, 2)
+    q, k = unit(q) / keys**0.5, unit(k)
+    decay, beta = (-alog.exp() * F.softplus(a + bias)).exp(), torch.sigmoid(b)
+    state, rows = torch.zeros(2, heads, keys, values, dtype=F64), []
+    for s in range(positions):
+        state = state * (docs[:, s] != s)[:, None, None, None] * decay[:, s, :, None, None]
+        u = beta[:, s, :, None] * (v[:, s] - torch.einsum("bhk,bhkv->bhv", k[:, s], state))
+        state = state + k[:, s, ..., None] * u[..., None, :]
+        rows.append(torch.einsum("bhk,bhkv->bhv", q[:, s], state))
+    o = torch.stack(rows, 1)
+    o.backward(do)
+    kind, attrs = kind_of(dtype, begins)
+    types = [dtype] * 5 + [F32] * 2
+    def given(case):
+        for value, type_ in zip(inputs, types):
+            case.given(value, type_)
+        return case.given(docs)
+    given(Case(f"delta_rule_{each}_{kind}", "delta_rule", eps=eps, **attrs)).wanted(o, 2e-6, dtype)
+    back = given(Case(f"delta_rule_bwd_{each}_{kind}", "delta_rule_bwd", eps=eps, **attrs).given(do, dtype))
+    for value, type_ in zip(leaves, types):
+        back.wanted(value.grad, 8e-6, type_)
+
+
+torch.manual_seed(2027)
+for data in (F32, BF16):
+    for silu in (False, True):
+        gate(data, silu)
+    for begins in (((0,), (0,)), ((0, 1, 4), (0, 5, 6))):
+        causal_conv(data, begins, 4)
+    delta_rule(data, ((0,), (0,)), 1)
+    delta_rule(data, ((0, 1, 15), (0, 16, 18)), 2)

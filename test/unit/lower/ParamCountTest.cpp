@@ -99,6 +99,7 @@ constexpr ReportedCount kReportedCounts[] = {
     {"hunyuan/hunyuan_1_8b", 1.791080448},
     {"exaone4/exaone4_1_2b", 1.279391488},
     {"exaone4/exaone4_32b", 32.003216384},
+    {"qwen3_next/qwen3_next_80b_a3b", 79.674391296},
     {"lfm2/lfm2_350m", 0.354483968},
     {"lfm2/lfm2_700m", 0.742489344},
     {"lfm2/lfm2_1_2b", 1.170340608},

@@ -151,6 +151,16 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 2 }
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 })",
+    // Gated delta nets in every second layer, and gated attention.
+    R"(model qwen3_next { num_layers = 2  hidden_size = 32  num_attention_heads = 4  kv_channels = 8
+                          seq_length = 8  vocab_size = 61  linear_attention_freq = [2]
+                          num_moe_experts = 4  moe_router_topk = 2  moe_ffn_hidden_size = 16
+                          moe_shared_expert_intermediate_size = 16  linear_num_key_heads = 2
+                          linear_num_value_heads = 4  linear_key_head_dim = 8
+                          linear_value_head_dim = 8 }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 })",
     // A short convolution in every second layer.
     R"(model lfm2 { num_layers = 2  hidden_size = 32  num_attention_heads = 4  num_query_groups = 2
                     seq_length = 8  vocab_size = 61  short_conv_freq = [2] }

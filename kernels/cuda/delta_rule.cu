@@ -1,0 +1,292 @@
+// delta_rule and its gradient as kernels/host/DeltaRule.cpp describes them. Mapping: a block
+// processes a head of a sample, position by position. A thread has a channel of v, and with it a
+// column of the state, which stays in the workspace; in sums over these channels, it has a channel
+// of k instead. The gradient keeps the states before every 64th position, computes those between
+// them again, and adds the gradients of a group's heads in order. All arithmetic is fp32. Limited
+// by the caches: a state is read and written once per position and phase.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/columns.cuh"
+#include "runtime/base/CudaLimits.h"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr int kEach = 64; ///< positions between kept states
+constexpr int kChannelsMax = static_cast<int>(cudaLimit(CudaLimit::HeadChannels).most);
+
+/// The call. Operands q to docs begin at operand `first`.
+struct Rule {
+  Data q, k, v, a, b, log, bias, o, dv, da, db;
+  const int32_t *docs;
+  float *state, *kept, *states, *dq, *dk, *sums; ///< in the workspace
+  int64_t samples, length;
+  int groups, heads, keys, values;
+  float eps;
+  bool isReset;
+
+  Rule(const Call &call, int first, const Tensor &o)
+      : q(dataOf(call.in[first])), k(dataOf(call.in[first + 1])), v(dataOf(call.in[first + 2])),
+        a(dataOf(call.in[first + 3])), b(dataOf(call.in[first + 4])),
+        log(dataOf(call.in[first + 5])), bias(dataOf(call.in[first + 6])), o(dataOf(o)),
+        docs(static_cast<const int32_t *>(call.in[first + 7].data)), samples(o.shape[0]),
+        length(o.shape[1]), groups(static_cast<int>(call.in[first].shape[2])),
+        heads(static_cast<int>(o.shape[2])), keys(static_cast<int>(call.in[first].shape[3])),
+        values(static_cast<int>(o.shape[3])), eps(static_cast<float>(call.attrs.eps)),
+        isReset(call.attrs.reset_mask) {}
+
+  int64_t size() const { return int64_t{keys} * values; }
+  dim3 grid() const { return {static_cast<unsigned>(heads), static_cast<unsigned>(samples)}; }
+  /// Threads of a block: whole warps, one for each channel of k and of v.
+  unsigned threads() const {
+    return static_cast<unsigned>(ceilDiv(std::max(keys, values), kWarp) * kWarp);
+  }
+};
+
+/// What a block shares for a position.
+struct Shared {
+  float q[kChannelsMax], k[kChannelsMax], dOut[kChannelsMax], dv[kChannelsMax], rest[kChannelsMax];
+};
+
+struct Position {
+  int64_t token, at; ///< at: index of the head's number
+  float decay, beta, log, slope;
+};
+
+struct Block {
+  const Rule &p;
+  Shared &shared;
+  int head, sample, lane;
+  int64_t index; ///< of the head among those of all samples
+
+  __device__ Block(const Rule &p, Shared &shared)
+      : p(p), shared(shared), head(static_cast<int>(blockIdx.x)),
+        sample(static_cast<int>(blockIdx.y)), lane(static_cast<int>(threadIdx.x)),
+        index(int64_t{blockIdx.y} * p.heads + blockIdx.x) {}
+
+  __device__ bool hasKey() const { return lane < p.keys; }
+  __device__ bool hasValue() const { return lane < p.values; }
+
+  /// Loads query and key, each divided by its norm, and the numbers of a position.
+  __device__ Position load(int64_t s) const {
+    Position at;
+    at.token = sample * p.length + s, at.at = at.token * p.heads + head;
+    const int64_t row = (at.token * p.groups + head / (p.heads / p.groups)) * p.keys + lane;
+    const float own[2] = {hasKey() ? element(p.q, row) : 0.0f, hasKey() ? element(p.k, row) : 0.0f};
+    float squares[2] = {own[0] * own[0], own[1] * own[1]};
+    blockSum(squares);
+    if (hasKey()) {
+      shared.q[lane] = own[0] * rsqrtf(squares[0] + p.eps) * rsqrtf(static_cast<float>(p.keys));
+      shared.k[lane] = own[1] * rsqrtf(squares[1] + p.eps);
+    }
+    const float x = element(p.a, at.at) + element(p.bias, head), rate = expf(element(p.log, head));
+    at.log = -rate * (x > 20.0f ? x : log1pf(expf(x)));
+    at.slope = -rate / (1.0f + expf(-x));
+    at.decay = s == 0 || (p.isReset && p.docs[at.token] == s) ? 0.0f : expf(at.log);
+    at.beta = 1.0f / (1.0f + expf(-element(p.b, at.at)));
+    __syncthreads();
+    return at;
+  }
+
+  /// Changes a thread's column of `from` into that of `to`. Returns v - k·d·S.
+  __device__ float step(const Position &at, const float *from, float *to) const {
+    float rest = element(p.v, at.at * p.values + lane);
+    for (int i = 0; i < p.keys; ++i)
+      rest -= shared.k[i] * at.decay * from[i * p.values + lane];
+    for (int i = 0; i < p.keys; ++i)
+      to[i * p.values + lane] = at.decay * from[i * p.values + lane] + shared.k[i] * at.beta * rest;
+    return rest;
+  }
+  __device__ void clear(float *state) const {
+    for (int i = 0; hasValue() && i < p.keys; ++i)
+      state[i * p.values + lane] = 0;
+  }
+  __device__ void copy(const float *from, float *to) const {
+    for (int i = 0; hasValue() && i < p.keys; ++i)
+      to[i * p.values + lane] = from[i * p.values + lane];
+  }
+};
+
+__global__ void applyRule(const __grid_constant__ Rule p) {
+  awaitPrevious();
+  __shared__ Shared shared;
+  const Block block(p, shared);
+  float *state = p.state + block.index * p.keys * p.values;
+  block.clear(state);
+  for (int64_t s = 0; s < p.length; ++s) {
+    __syncthreads(); // all threads have read the position before
+    const Position at = block.load(s);
+    if (!block.hasValue())
+      continue;
+    block.step(at, state, state);
+    float o = 0;
+    for (int i = 0; i < p.keys; ++i)
+      o += shared.q[i] * state[i * p.values + block.lane];
+    setElement(p.o, at.at * p.values + block.lane, o);
+  }
+}
+
+/// The gradients of a position, from the states before and behind it. `dState` is the gradient of
+/// the latter, and then that of the former.
+__device__ void differentiate(const Block &block, const Position &at, const float *before,
+                              const float *behind, float *dState, float (&sums)[2]) {
+  const Rule &p = block.p;
+  Shared &shared = block.shared;
+  const int lane = block.lane;
+  float numbers[2] = {0, 0}; // gradients of beta and of the decay
+  if (block.hasValue()) {
+    const float dOut = element(p.o, at.at * p.values + lane);
+    float du = 0, rest = element(p.v, at.at * p.values + lane);
+    for (int i = 0; i < p.keys; ++i) {
+      float &d = dState[i * p.values + lane];
+      d += shared.q[i] * dOut;
+      du += shared.k[i] * d;
+      rest -= shared.k[i] * at.decay * before[i * p.values + lane];
+    }
+    numbers[0] = du * rest;
+    shared.dOut[lane] = dOut, shared.rest[lane] = rest, shared.dv[lane] = at.beta * du;
+    setElement(p.dv, at.at * p.values + lane, at.beta * du);
+  }
+  __syncthreads();
+  if (block.hasKey()) {
+    float dq = 0, dk = 0;
+    for (int e = 0; e < p.values; ++e) {
+      const int i = lane * p.values + e;
+      dq += behind[i] * shared.dOut[e];
+      dk += at.beta * dState[i] * shared.rest[e] - at.decay * before[i] * shared.dv[e];
+    }
+    p.dq[at.at * p.keys + lane] = dq, p.dk[at.at * p.keys + lane] = dk;
+  }
+  __syncthreads();
+  for (int i = 0; block.hasValue() && i < p.keys; ++i) {
+    float &d = dState[i * p.values + lane];
+    d -= shared.k[i] * shared.dv[lane];
+    numbers[1] += d * before[i * p.values + lane];
+    d *= at.decay;
+  }
+  blockSum(numbers);
+  const float dLog = numbers[1] * at.decay;
+  if (lane == 0) {
+    setElement(p.da, at.at, dLog * at.slope);
+    setElement(p.db, at.at, numbers[0] * at.beta * (1.0f - at.beta));
+  }
+  sums[0] += dLog * at.log, sums[1] += dLog * at.slope;
+}
+
+__global__ void differentiateRule(const __grid_constant__ Rule p) {
+  awaitPrevious();
+  __shared__ Shared shared;
+  const Block block(p, shared);
+  const int64_t size = int64_t{p.keys} * p.values, parts = (p.length + kEach - 1) / kEach;
+  float *state = p.state + block.index * size, *kept = p.kept + block.index * parts * size,
+        *states = p.states + block.index * (kEach + 1) * size, sums[2] = {0, 0};
+  block.clear(state);
+  for (int64_t s = 0; s < p.length; ++s) {
+    if (s % kEach == 0)
+      block.copy(state, kept + s / kEach * size);
+    __syncthreads();
+    const Position at = block.load(s);
+    if (block.hasValue())
+      block.step(at, state, state);
+  }
+  block.clear(state); // now the gradient
+  for (int64_t part = parts - 1; part >= 0; --part) {
+    const int64_t begin = part * kEach, end = begin + kEach < p.length ? begin + kEach : p.length;
+    block.copy(kept + part * size, states);
+    for (int64_t s = begin; s < end; ++s) {
+      __syncthreads();
+      const Position at = block.load(s);
+      if (block.hasValue())
+        block.step(at, states + (s - begin) * size, states + (s - begin + 1) * size);
+    }
+    for (int64_t s = end - 1; s >= begin; --s) {
+      __syncthreads();
+      const Position at = block.load(s);
+      differentiate(block, at, states + (s - begin) * size, states + (s - begin + 1) * size, state,
+                    sums);
+    }
+  }
+  if (block.lane == 0)
+    for (int i = 0; i < 2; ++i)
+      p.sums[(block.sample * 2 + i) * p.heads + block.head] = sums[i];
+}
+
+/// Adds the gradients of unit queries or keys over the heads of a group, and writes those of what
+/// the units were made of. A block has a row of a group.
+__global__ void writeUnits(const __grid_constant__ Rule p, const Data x, const Data dx,
+                           const float *gradients, float factor) {
+  awaitPrevious();
+  const int64_t token = blockIdx.x / p.groups, each = p.heads / p.groups;
+  const int group = static_cast<int>(blockIdx.x % p.groups), lane = static_cast<int>(threadIdx.x);
+  const int64_t row = int64_t{blockIdx.x} * p.keys + lane;
+  float own = 0, gradient = 0;
+  if (lane < p.keys) {
+    own = element(x, row);
+    for (int64_t i = 0; i < each; ++i)
+      gradient += gradients[(token * p.heads + group * each + i) * p.keys + lane];
+  }
+  float sums[2] = {own * own, own * gradient};
+  blockSum(sums);
+  const float norm = rsqrtf(sums[0] + p.eps);
+  if (lane < p.keys)
+    setElement(dx, row, factor * norm * (gradient - own * norm * norm * sums[1]));
+}
+
+struct Buffers {
+  float *state;
+  Buffers(const Call &call, Scratch &scratch)
+      : state(scratch.take<float>(call.in[2].shape[0] * call.in[2].shape[2] * call.in[0].cols() *
+                                  call.in[2].cols())) {}
+};
+
+struct BwdBuffers {
+  float *state, *kept, *states, *dq, *dk, *sums;
+  BwdBuffers(const Call &call, Scratch &scratch) {
+    const Tensor &o = call.in[0];
+    const int64_t keys = call.in[1].cols(), heads = o.shape[0] * o.shape[2],
+                  size = heads * keys * o.cols(), rows = o.shape[1] * heads * keys;
+    state = scratch.take<float>(size);
+    kept = scratch.take<float>(ceilDiv(o.shape[1], kEach) * size);
+    states = scratch.take<float>((kEach + 1) * size);
+    dq = scratch.take<float>(rows), dk = scratch.take<float>(rows);
+    sums = scratch.take<float>(2 * heads);
+  }
+};
+
+void runRule(const Call &call, const Buffers &buffers) {
+  Rule p(call, 0, call.out[0]);
+  p.state = buffers.state;
+  launchKernel(applyRule, p.grid(), p.threads(), 0, queueOf(call), p);
+}
+
+void runRuleBwd(const Call &call, const BwdBuffers &buffers) {
+  Rule p(call, 1, call.in[0]);
+  p.state = buffers.state, p.kept = buffers.kept, p.states = buffers.states;
+  p.dq = buffers.dq, p.dk = buffers.dk, p.sums = buffers.sums;
+  p.dv = dataOf(call.out[2]), p.da = dataOf(call.out[3]), p.db = dataOf(call.out[4]);
+  launchKernel(differentiateRule, p.grid(), p.threads(), 0, queueOf(call), p);
+  const auto rows = static_cast<unsigned>(p.samples * p.length * p.groups);
+  const float root = 1.0f / std::sqrt(static_cast<float>(p.keys));
+  launchKernel(writeUnits, rows, p.threads(), 0, queueOf(call), p, p.q, dataOf(call.out[0]), p.dq,
+               root);
+  launchKernel(writeUnits, rows, p.threads(), 0, queueOf(call), p, p.k, dataOf(call.out[1]), p.dk,
+               1.0f);
+  ColumnTargets targets = {};
+  targets.out[0] = dataOf(call.out[5]), targets.out[1] = dataOf(call.out[6]);
+  launchAddPartials(call, p.sums, static_cast<int>(p.samples), 2, p.heads, targets);
+}
+
+/// The kernels have a thread for each channel of a head.
+template <const Kernel *kOracle> const char *acceptsChannels(const Call &call) {
+  const char *reason = acceptsAs<kOracle>(call);
+  const int first = call.outCount == 1 ? 0 : 1;
+  const int64_t channels = std::max(call.in[first].cols(), call.in[first + 2].cols());
+  return reason ? reason : cudaRefusal(CudaLimit::HeadChannels, channels);
+}
+
+} // namespace
+
+SHARDC_KERNEL(DeltaRule, acceptsChannels, withBuffers<runRule>);
+SHARDC_KERNEL(DeltaRuleBwd, acceptsChannels, withBuffers<runRuleBwd>);
+
+} // namespace shardc::kernels::cuda
