@@ -73,10 +73,13 @@ public:
     const std::vector<ValueId> own = indexOf_;
     for (Segment::Boundary in : pass.ins) {
       move(in, shift);
-      if (const ValueId *now = contentOf(in))
+      if (const ValueId *now = contentOf(in)) {
         indexOf_[in.value] = *now;
-      else
+        if (hasOneReader(in.cell)) // which has read it now
+          std::erase_if(joined_.outs, [&](const auto &each) { return isSame(each, in); });
+      } else {
         in.value = indexOf_[in.value], joined_.ins.push_back(in);
+      }
     }
     for (ValueId value = 0; value < own.size(); ++value)
       if (ValueId counts = pass.values[value].counts; counts != kNone)
@@ -147,6 +150,13 @@ private:
   /// Whether both name the same slot of the same cell.
   bool isSame(const Segment::Boundary &a, const Segment::Boundary &b) const {
     return a.cell == b.cell && (a.shift - b.shift) % role_.cells[a.cell].slots == 0;
+  }
+  /// Whether one part reads the cell, as the gradients of weights read what those of inputs leave.
+  bool hasOneReader(uint32_t cell) const {
+    return std::ranges::count_if(role_.segments, [&](const Segment &segment) {
+             return segment.shift == 0 &&
+                    std::ranges::count(segment.ins, cell, &Segment::Boundary::cell) > 0;
+           }) == 1;
   }
   /// The value that the slot has after the passes so far; null if they do not name it.
   const ValueId *contentOf(const Segment::Boundary &in) const {

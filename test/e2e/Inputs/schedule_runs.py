@@ -70,7 +70,7 @@ def order(draw, stage_of, microbatches):
         ready = [one for one in left if all(need in done for need in waits[one])]
         cell = [min(ready, key=rank)]
         stage, kind = stage_of[cell[0][1]], cell[0][0]
-        others = [one for one in ready if stage_of[one[1]] == stage and "F" in (kind, one[0]) and one[0] != kind]
+        others = [one for one in ready if stage_of[one[1]] == stage and one[0] in ("BI" if kind == "F" else "F" * (kind != "W"))]
         if others and draw.random() < paired:
             pairs.add(cell[0])
             cell.append(draw.choice(others))
@@ -82,13 +82,15 @@ def order(draw, stage_of, microbatches):
 
 
 def text_of(rows, pairs=()):
-    """A pass that begins a cell shares it with the next pass of its row if the two are a forward and a backward pass."""
+    """A pass that begins a cell shares it with the next pass of its row if these are a forward pass and one that makes input
+    gradients."""
     lines = []
     for row in rows:
         passes, cells = [f"{chunk}{kind}{microbatch}" for kind, chunk, microbatch in row], []
         while passes:
             at = len(row) - len(passes)
-            joins = len(passes) > 1 and row[at] in pairs and [row[at][0], row[at + 1][0]].count("F") == 1
+            kinds = "".join(kind for kind, _, _ in row[at:at + 2])
+            joins = row[at] in pairs and kinds in ("FB", "FI", "BF", "IF")
             cells.append(f"({passes.pop(0)};{passes.pop(0)})OVERLAP_F_B" if joins else passes.pop(0))
         lines.append(",".join(cells) + "\n")
     return "".join(lines)
