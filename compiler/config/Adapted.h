@@ -26,11 +26,17 @@ inline bool hasShortConv(const Config &config, int64_t layer) {
          isInPattern(config, kPattern, layer);
 }
 
-/// Whether the layer has a gated delta net in place of attention.
-inline bool hasDeltaNet(const Config &config, int64_t layer) {
+/// Whether layers of linear_attention_freq have gated delta nets in place of attention.
+inline bool hasDeltaNets(const Config &config) {
+  constexpr Opt kVariant = Opt::ModelExperimentalAttentionVariant;
   constexpr Opt kPattern = Opt::ModelLinearAttentionFreq;
   return config.has(kPattern) && !config.getList(kPattern).empty() &&
-         isInPattern(config, kPattern, layer);
+         (config.is(kVariant, AttentionVariant::Gdn) ||
+          config.is(kVariant, AttentionVariant::GatedDeltaNet));
+}
+
+inline bool hasDeltaNet(const Config &config, int64_t layer) {
+  return hasDeltaNets(config) && isInPattern(config, Opt::ModelLinearAttentionFreq, layer);
 }
 
 /// Which linear layers the recipe's model has. The configuration must be valid.
@@ -40,7 +46,7 @@ inline model::AdaptedModel adaptedModel(const Config &config) {
   model.layers = d.numLayers;
   if (config.has(Opt::ModelShortConvFreq))
     model.hasConv = [&config](int64_t layer) { return hasShortConv(config, layer); };
-  model.isDelta = config.has(Opt::ModelLinearAttentionFreq);
+  model.isDelta = hasDeltaNets(config);
   if (model.isDelta)
     model.hasConv = [&config](int64_t layer) { return hasDeltaNet(config, layer); };
   model.isLatent = config.isOn(Opt::ModelMultiLatentAttention);

@@ -105,12 +105,10 @@ RULE_IF(ShortConvContext, has(ModelShortConvFreq) && d.contextParallel > 1,
 RULE_DO(LinearLayers, checkPattern(ctx, ModelLinearAttentionFreq));
 RULE_CODE(LinearVariant) {
   constexpr Opt kVariant = ModelExperimentalAttentionVariant, kLayers = ModelLinearAttentionFreq;
-  const Opt there = has(kLayers) ? kLayers : kVariant,
-            missing = there == kLayers ? kVariant : kLayers;
   const bool isLinear = cfg().is(kVariant, AttentionVariant::Gdn) ||
                         cfg().is(kVariant, AttentionVariant::GatedDeltaNet);
-  if (!has(missing) && (there == kLayers || isLinear))
-    report({there}, {pathOf(there), pathOf(missing)});
+  if (isLinear && !has(kLayers))
+    report({kVariant}, {pathOf(kVariant), pathOf(kLayers)});
 }
 RULE_IF(LinearContext, has(ModelLinearAttentionFreq) && d.contextParallel > 1,
         report({ModelContextParallelSize, ModelLinearAttentionFreq}, {d.contextParallel})

@@ -35,7 +35,6 @@ struct Rule {
         values(static_cast<int>(o.shape[3])), eps(static_cast<float>(call.attrs.eps)),
         isReset(call.attrs.reset_mask) {}
 
-  int64_t size() const { return int64_t{keys} * values; }
   dim3 grid() const { return {static_cast<unsigned>(heads), static_cast<unsigned>(samples)}; }
   /// Threads of a block: whole warps, one for each channel of k and of v.
   unsigned threads() const {

@@ -55,6 +55,8 @@ LLAMA4 = {**SIZES, "pad_token_id": None, "num_hidden_layers": 4, "head_dim": 16,
 MILD = {"query_pre_attn_scalar": 256}
 # transformers does not change the bias on experts in training.
 CONSTANT_BIAS = ["model.moe_router_bias_update_rate=0"]
+# A pack of documents has the losses of its documents alone.
+DOCUMENTS, EOD = ["dataset.reset_position_ids=true", "dataset.reset_attention_mask=true"], 256
 # {name: (type of the model, configuration, further settings of the run)}.
 FAMILIES = {
     "gpt2": ("gpt2", {"n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": 257, "n_positions": 64, "resid_pdrop": 0.0,
@@ -176,6 +178,7 @@ FAMILIES = {
                              "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}, []),
     # With two experts for each token, the scores of a token's second and third expert are 3e-5 apart after ten steps.
     "qwen3_next": ("qwen3_next", {**SIZES, **EXPERTS, **LINEAR, "num_hidden_layers": 4, "num_experts_per_tok": 3}, []),
+    "qwen3_next_documents": ("qwen3_next", {**SIZES, **EXPERTS, **LINEAR, "num_hidden_layers": 4, "mlp_only_layers": [0, 1, 2, 3]}, DOCUMENTS),
     "qwen3_next_dense": ("qwen3_next", {**SIZES, **EXPERTS, **LINEAR, "num_key_value_heads": 1, "linear_num_key_heads": 4,
                                         "linear_conv_kernel_dim": 3, "attention_bias": True, "tie_word_embeddings": True,
                                         "mlp_only_layers": [0, 1, 2], "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
@@ -199,36 +202,47 @@ def make(folder, kind, settings):
     return shapes
 
 
-def microbatch_loss(model, order, first):
+def logits_of(model, tokens, by_document):
+    """By document, each begins after an end of a document and is computed alone."""
+    if not by_document:
+        return model(tokens).logits
+    rows = []
+    for row in tokens:
+        ends = [0, *((row[:-1] == EOD).nonzero().flatten() + 1).tolist(), len(row)]
+        rows.append(torch.cat([model(row[None, first:end]).logits for first, end in zip(ends, ends[1:])], 1))
+    return torch.cat(rows)
+
+
+def microbatch_loss(model, order, first, by_document=False):
     """The sum of losses over the tokens that count, and their number."""
     batch = dataset.batch(order, first, CASE.micro_batch, CASE)
     tokens, labels, mask = (torch.from_numpy(part.astype("int64")) for part in batch[:3])
-    logits = model(tokens).logits.flatten(0, 1)
+    logits = logits_of(model, tokens, by_document).flatten(0, 1)
     each = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="none")
     return (each * mask.flatten()).sum(), mask.sum()
 
 
-def step_loss(model, order, step, backward):
+def step_loss(model, order, step, backward, by_document=False):
     """The mean loss over all tokens of a step. Gradients are those of the mean of its microbatches' means."""
     total, tokens, count = 0.0, 0, CASE.global_batch // CASE.micro_batch
     for part in range(count):
-        loss, number = microbatch_loss(model, order, step * CASE.global_batch + part * CASE.micro_batch)
+        loss, number = microbatch_loss(model, order, step * CASE.global_batch + part * CASE.micro_batch, by_document)
         if backward:
             (loss / number / count).backward()
         total, tokens = total + loss.item(), tokens + number.item()
     return total / tokens
 
 
-def train(model, order):
+def train(model, order, by_document):
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
     losses = []
     for step in range(STEPS):
-        losses.append(step_loss(model, order, step, backward=True))
+        losses.append(step_loss(model, order, step, True, by_document))
         optimizer.step()
         optimizer.zero_grad()
     with torch.no_grad():
-        losses.append(step_loss(model.eval(), order, STEPS, backward=False))
+        losses.append(step_loss(model.eval(), order, STEPS, False, by_document))
     return losses
 
 
@@ -249,7 +263,8 @@ def check(binaries, work, name):
     call(binaries / "shardc", "import", "hf", work / "made", "-o", work / "imported.recipe", *accepted)
     call(binaries / "shardc", "ckpt", "import", "hf", work / "made", work / "weights", *accepted)
     order = dataset.SampleOrder(dataset.documents(), (STEPS + 1) * CASE.global_batch, CASE.seq_length, CASE.data_seed)
-    theirs = train(loaded(work / "made", **EAGER), order)
+    by_document = settings == DOCUMENTS
+    theirs = train(loaded(work / "made", **EAGER), order, by_document)
     ours = run(binaries, work, settings)
     first, worst = apart(ours[:1], theirs[:1]), apart(ours, theirs[:STEPS])
     print(f"{name}: first losses {ours[0]:.7f} and {theirs[0]:.7f}, {first:.1e} apart; {STEPS} losses {worst:.1e}", flush=True)
@@ -258,7 +273,7 @@ def check(binaries, work, name):
     for part, more in (("back", ["--config", work / "made", *accepted]), ("derived", [])):
         call(binaries / "shardc", "ckpt", "export", "hf", work / "saved", work / part, "--weight-dtype=float32", *more)
         with torch.no_grad():
-            found.append(step_loss(loaded(work / part, **EAGER).eval(), order, STEPS, backward=False))
+            found.append(step_loss(loaded(work / part, **EAGER).eval(), order, STEPS, False, by_document))
     worst = apart(found, [theirs[STEPS]] * 2)
     print(f"{name}: exported, loss {found[0]:.7f}, in transformers {theirs[STEPS]:.7f}: {worst:.1e} apart", flush=True)
     expect(worst <= TOLERANCE, f"{name}: {found}, {theirs[STEPS]}")
