@@ -160,8 +160,8 @@ std::optional<std::string> readScript(BufferId input, const upstream::ImportOpti
   for (const auto &[name, value] : options.variables)
     variables[name] = value;
   setting["variables"] = std::move(variables);
-  for (const auto &[name, text] : options.files) // a setting has Unicode alone
-    files[llvm::json::fixUTF8(name)] = llvm::json::fixUTF8(text);
+  for (const auto &[place, text] : options.files)
+    files[llvm::json::fixUTF8(place)] = llvm::json::fixUTF8(text);
   setting["files"] = std::move(files);
   if (!options.arguments.empty())
     setting["arguments"] = llvm::json::Array(options.arguments);
@@ -289,6 +289,8 @@ int runImport(const ImportCommand &command) {
   else
     options.files = std::move(*files);
   std::vector<std::string> secrets;
+  for (const auto &[place, text] : options.files) // a script may source it
+    llvm::append_range(secrets, secretsIn(text));
   for (const std::string &variable : command.variables) {
     auto [name, value] = llvm::StringRef(variable).split('=');
     options.variables[name.str()] = value.str();

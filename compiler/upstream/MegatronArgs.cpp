@@ -790,7 +790,9 @@ std::optional<std::string> importMegatronRun(const ShellRun &run, const ImportOp
 
 std::optional<std::string> importMegatronArgs(BufferId input, llvm::StringRef commands,
                                               const ImportOptions &options, DiagEngine &diags) {
-  std::optional<ShellRun> run = shellRunOf(input, commands, options.files, diags);
+  std::optional<ShellRun> run = shellRunOf(input, commands, diags);
+  if (run)
+    run->files = options.files;
   return run ? importMegatronRun(*run, options, diags) : std::nullopt;
 }
 

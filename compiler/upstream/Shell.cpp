@@ -36,10 +36,9 @@ public:
     return sources_.range(script_, first, std::clamp<int64_t>(end.integer, first, size));
   }
 
-  ShellRun read(const Tree &of, const std::map<std::string, std::string> &files) const {
+  ShellRun read(const Tree &of) const {
     ShellRun run;
     run.text = sources_.text(script_).str();
-    run.files = files;
     for (const TreePtr &command : valueOf(of, "commands").items)
       addCommand(run, *command);
     for (const TreePtr &word : valueOf(of, "directives").items)
@@ -52,9 +51,7 @@ public:
 private:
   /// Replaces values of secrets in the words of commands by asterisks.
   static void hideSecrets(ShellRun &run) {
-    std::vector<std::string> others = secretsIn(run.text); // also those not exported
-    for (const auto &[name, text] : run.files) // which the script may source
-      llvm::append_range(others, secretsIn(text));
+    const std::vector<std::string> others = secretsIn(run.text); // also those not exported
     for (RanCommand &command : run.commands) {
       std::vector<std::pair<std::string, std::string>> known;
       for (const auto &[name, value] : command.environment)
@@ -142,13 +139,11 @@ std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::strin
   return withoutValues(std::move(text), values);
 }
 
-std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands,
-                                   const std::map<std::string, std::string> &files,
-                                   DiagEngine &diags) {
+std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands, DiagEngine &diags) {
   ShellResult result(script, diags.sources());
   TreePtr read = readYaml(commands.str());
   if (read != nullptr && read->kind == Tree::Kind::Map)
-    return result.read(*read, files);
+    return result.read(*read);
   if (read != nullptr && read->kind == Tree::Kind::List)
     diags.report(diag::ImportMalformed, result.range(*read),
                  elementOf(*read, 2).text + "; '--run' runs the script");

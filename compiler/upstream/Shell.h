@@ -55,10 +55,8 @@ std::vector<RanWord> cleanWords(const std::vector<RanWord> &words);
 std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::string>> &variables,
                              std::string text);
 
-/// Converts the JSON output of shell_reader.py, which was given `files`. Reports an error and
-/// returns empty if the script is malformed.
-std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands,
-                                   const std::map<std::string, std::string> &files,
-                                   DiagEngine &diags);
+/// Converts the JSON output of shell_reader.py. Reports an error and returns empty if the script is
+/// malformed.
+std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands, DiagEngine &diags);
 
 } // namespace shardc::upstream

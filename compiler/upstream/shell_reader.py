@@ -424,9 +424,8 @@ class Reader:
             self.change(node)
         else:
             words = self.launch(node)
-            text = self.file_of(words)
-            if text is not None:
-                return self.source_text(text, node)
+            if words[:1] in (["source"], ["."]):
+                return self.source_file(words, node)
             if words[:1] == ["shift"] or words[:2] == ["set", "--"]:
                 self.move(self.fields_of(node["Args"])[1:])
             elif words[:1] == ["unset"] and all(map(NAME.fullmatch, words[1:])):
@@ -466,23 +465,19 @@ class Reader:
         else:
             self.moved = self.cause
 
-    def file_of(self, words):
-        """The text of a file that is sourced, if it was given: by its path, or by its name in a folder that may be unknown."""
-        files = self.setting.get("files", {})
-        if len(words) != 2 or words[0] not in ("source", ".") or self.calls >= CALLS_MAX:
-            return None
-        return files.get(words[1].removeprefix("./"), files.get(words[1].rpartition("/")[2]))
-
-    def source_text(self, text, node):
-        """Executes a file's text, which gets places behind those of the script."""
-        begin, place = len(self.source), self.place_of(node)
-        try:
-            tree = parse(b"\n" * begin + text.encode(errors="surrogateescape"), self.setting.get("shfmt", "shfmt"))
-        except Malformed as error:
-            raise Malformed(place[0], f"in a file that it sources, {error.args[1]}") from None
+    def source_file(self, words, node):
+        """Executes a file that was given: the one of the path, or else of the name. Its text gets places behind those of the script."""
+        files, begin, place = self.setting.get("files", {}), len(self.source), self.place_of(node)
+        text = files.get(words[1].removeprefix("./"), files.get(words[1].rpartition("/")[2])) if len(words) == 2 else None
+        if text is None or self.calls >= CALLS_MAX:
+            return self.change(node)
         self.source += text.encode(errors="surrogateescape")
         self.sourced.append((begin, place))
         self.calls += 1
+        try:
+            tree = parse(b"\n" * begin + self.source[begin:], self.setting.get("shfmt", "shfmt"))
+        except Malformed as error:
+            raise Malformed(place[0], f"in a file that it sources, {error.args[1]}") from None
         self.find_foreign(tree)
         end = self.run_all(tree.get("Stmts", ()))
         return None if end == "return" else end

@@ -634,7 +634,7 @@ function timeline(plan) {
     nodes.push(el("div", {class: "tools"}, select));
   }
   const first = plan.timelines[0];
-  nodes.push(classLegend(first.classes), host, el("p", {class: "soft"}, `A block is ${first.grain}; ${plural(sum(plan.timelines.map(t => t.pieces)), "op")} run in the step. Where exposed communication is too short to be drawn alone, the height says which share of the time it takes. Slowdown by overlap is in the sums, not in the blocks.`));
+  nodes.push(classLegend(first.classes), host, el("p", {class: "soft"}, `A block is ${first.grain}; ${plural(sum(plan.timelines.map(t => t.pieces)), "op")} run in the step. Where exposed communication is too short to be drawn alone, the height says which share of the time it takes.`));
   draw(-1);
   nodes.push(el("h3", {}, `Ops of a step${plan.timelines.length > 1 ? ", " + plan.timelines[plan.slowest].name : ""}`), table([
     {name: "op", get: r => r.op + (r.group ? " over " + r.group : "")},
