@@ -151,7 +151,7 @@ class Reader:
             param.wd = float(self.next())
         self.expect("init")
         param.init = self.next()
-        if param.init in ("normal", "constant"):
+        if param.init in ("normal", "constant", "log_uniform"):
             param.init += f" {float(self.next())!r}"
         self.found["params"].append(param)
 
