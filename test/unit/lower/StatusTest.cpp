@@ -164,7 +164,8 @@ constexpr const char *kContexts[] = {
     // Layers of a linear attention that no option names.
     R"(model llama { num_layers = 2  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61  linear_attention_freq = [2]  linear_num_key_heads = 2
-                     linear_num_value_heads = 4  linear_key_head_dim = 8  linear_value_head_dim = 8 }
+                     linear_num_value_heads = 4  linear_key_head_dim = 8
+                     linear_value_head_dim = 8 }
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 })",
