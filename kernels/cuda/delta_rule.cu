@@ -231,16 +231,16 @@ __global__ void writeUnits(const __grid_constant__ Rule p, const Data x, const D
     setElement(dx, row, factor * norm * (gradient - own * norm * norm * sums[1]));
 }
 
-struct Buffers {
+struct RuleBuffers {
   float *state;
-  Buffers(const Call &call, Scratch &scratch)
+  RuleBuffers(const Call &call, Scratch &scratch)
       : state(scratch.take<float>(call.in[2].shape[0] * call.in[2].shape[2] * call.in[0].cols() *
                                   call.in[2].cols())) {}
 };
 
-struct BwdBuffers {
+struct RuleBwdBuffers {
   float *state, *kept, *states, *dq, *dk, *sums;
-  BwdBuffers(const Call &call, Scratch &scratch) {
+  RuleBwdBuffers(const Call &call, Scratch &scratch) {
     const Tensor &o = call.in[0];
     const int64_t keys = call.in[1].cols(), heads = o.shape[0] * o.shape[2],
                   size = heads * keys * o.cols(), rows = o.shape[1] * heads * keys;
@@ -252,13 +252,13 @@ struct BwdBuffers {
   }
 };
 
-void runRule(const Call &call, const Buffers &buffers) {
+void runRule(const Call &call, const RuleBuffers &buffers) {
   Rule p(call, 0, call.out[0]);
   p.state = buffers.state;
   launchKernel(applyRule, p.grid(), p.threads(), 0, queueOf(call), p);
 }
 
-void runRuleBwd(const Call &call, const BwdBuffers &buffers) {
+void runRuleBwd(const Call &call, const RuleBwdBuffers &buffers) {
   Rule p(call, 1, call.in[0]);
   p.state = buffers.state, p.kept = buffers.kept, p.states = buffers.states;
   p.dq = buffers.dq, p.dk = buffers.dk, p.sums = buffers.sums;
