@@ -43,7 +43,8 @@ JobValue otherValue(JobField field) {
   if (auto *flag = std::get_if<bool>(&value))
     *flag = !*flag;
   else if (auto *whole = std::get_if<int64_t>(&value))
-    *whole = static_cast<int64_t>(numberIn(about.range));
+    *whole =
+        static_cast<int64_t>(numberIn(about.range)) - (*whole == numberIn(about.range) ? 1 : 0);
   else if (auto *number = std::get_if<double>(&value))
     *number = numberIn(about.range);
   else if (auto *text = std::get_if<std::string>(&value))
