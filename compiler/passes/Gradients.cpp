@@ -42,7 +42,8 @@ template <OpKind kind> void derive(Gradients &gradients, const Op &op) {
     else if (name.starts_with('d'))
       return; // a result without a gradient
     else
-      SHARDC_CHECK(name.ends_with('?'), "operand '{}' is no value of the op", name);
+      SHARDC_CHECK(name.ends_with('?'), "operand '{}' is neither an operand nor a result of the op",
+                   name);
   }
   Op back = isLoss ? gradients.start(operands, /*isAppended=*/true) : gradients.makeOp(kind, {});
   if (!isLoss)

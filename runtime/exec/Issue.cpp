@@ -1,9 +1,9 @@
 // Enqueues a bound segment: as a captured graph, or op by op.
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "runtime/base/ProgressWord.h"
+#include "runtime/base/Seconds.h"
 #include "runtime/exec/Executable.h"
 
 namespace shardc::exec {
@@ -65,8 +65,7 @@ Status Executable::captureAll() {
         if (rank == ranks_.front())
           ++stages_.graphs, stages_.nodes += instance->graph->nodes();
       }
-  stages_.captureSeconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  stages_.captureSeconds = secondsSince(begin);
   return Status::ok();
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
+#include "runtime/base/Seconds.h"
 #include "runtime/base/Thread.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/plan/OpInfo.h"
@@ -120,11 +120,6 @@ Result<Generator::Value> Generator::make(const Type &type) {
   return value;
 }
 
-Status Generator::put(const Value &value, const void *data) {
-  RETURN_IF_ERROR(work_->copy(value.data.get(), data, value.type.bytes()));
-  return work_->wait();
-}
-
 namespace {
 
 /// Reads the biases of experts: a row for each layer with experts.
@@ -159,7 +154,8 @@ Status Generator::load(const plan::Plan &plan, const ReadTensor &read, int threa
       std::vector<std::byte> bytes(static_cast<size_t>(cell.type.bytes()));
       if (cell.kind == plan::CellKind::ExpertBias)
         RETURN_IF_ERROR(readExpertBiases(plan, cell.type, read, bytes.data()));
-      RETURN_IF_ERROR(put(value, bytes.data()));
+      RETURN_IF_ERROR(work_->copy(value.data.get(), bytes.data(), value.type.bytes()));
+      RETURN_IF_ERROR(work_->wait()); // for `bytes`
     }
     weights_[cell.name] = std::move(value);
   }
@@ -184,8 +180,10 @@ Status Generator::followAll(
 
 namespace {
 
-/// The scores in a row of fetched ones, without those of vocabulary padding.
-Result<std::vector<float>> scoresIn(const Op &loss, const Tensor &fetched, int64_t row) {
+/// The scores in a row of fetched ones, without those of vocabulary padding. `position` is that of
+/// the token.
+Result<std::vector<float>> scoresIn(const Op &loss, const Tensor &fetched, int64_t row,
+                                    int64_t position) {
   const int64_t columns = fetched.cols(), real = loss.getInt(Key::valid_cols);
   std::vector<float> scores(static_cast<size_t>(columns));
   if (const float *first = kernels::host::readF32(fetched, row * columns, columns, scores.data());
@@ -204,7 +202,8 @@ Result<std::vector<float>> scoresIn(const Op &loss, const Tensor &fetched, int64
   for (; i < scores.size(); ++i)
     zeros[0] += scores[i] - scores[i];
   if (std::ranges::any_of(zeros, [](float zero) { return zero != 0; }))
-    return makeStatus(StatusCode::InvalidInput, "the scores of a token are not finite");
+    return makeStatus(StatusCode::InvalidInput,
+                      "the scores of the token at position {} are not finite", position);
   return scores;
 }
 
@@ -217,7 +216,7 @@ Result<std::vector<float>> Generator::scores(std::span<const plan::Plan> plans,
                             [&](const Op &loss, const Values &values, size_t end) -> Status {
                               if (end == tokens.size()) {
                                 ASSIGN_OR_RETURN(Tensor fetched, fetchScores(loss, values, -1, 1));
-                                ASSIGN_OR_RETURN(last, scoresIn(loss, fetched, 0));
+                                ASSIGN_OR_RETURN(last, scoresIn(loss, fetched, 0, lengths_[text]));
                               }
                               return Status::ok();
                             }));
@@ -241,7 +240,7 @@ Status Generator::scoresOfAll(const plan::Plan &plan, std::span<const int32_t> t
     if (tokens[text] < 0)
       return Status::ok();
     ASSIGN_OR_RETURN(std::vector<float> scores,
-                     scoresIn(loss, fetched, static_cast<int64_t>(text)));
+                     scoresIn(loss, fetched, static_cast<int64_t>(text), lengths_[text]));
     take(text, std::move(scores));
     return Status::ok();
   });
@@ -269,7 +268,7 @@ Status checkLength(size_t tokens, const plan::Plan &plan) {
 }
 
 Generator::ScoredToken scoreOf(const std::vector<float> &scores, int32_t token) {
-  const auto largest = static_cast<double>(*std::ranges::max_element(scores));
+  const auto largest = static_cast<double>(scores[largestOf(scores)]);
   const double own = static_cast<double>(scores[static_cast<size_t>(token)]);
   double sum = 0;
   for (float score : scores)
@@ -291,7 +290,8 @@ Result<std::vector<Generator::ScoredToken>> Generator::scoreAll(std::span<const 
         const int64_t rows = static_cast<int64_t>(end) - std::ssize(found);
         ASSIGN_OR_RETURN(Tensor fetched, fetchScores(loss, values, -rows, rows));
         for (int64_t row = 0; row < rows; ++row) {
-          ASSIGN_OR_RETURN(std::vector<float> scores, scoresIn(loss, fetched, row));
+          ASSIGN_OR_RETURN(std::vector<float> scores,
+                           scoresIn(loss, fetched, row, std::ssize(found) + 1));
           found.push_back(scoreOf(scores, tokens[found.size() + 1]));
         }
         return Status::ok();
@@ -469,26 +469,30 @@ Status Generator::placeKept(const Body &body, Values &values) {
   for (const auto &[value, attention, number] : body.kept) {
     const Type &type = body.typeOf(value);
     Rows &rows = kept_[attention][number];
-    RETURN_IF_ERROR(openRows(type, rows));
+    RETURN_IF_ERROR(openRows(type, rows, places_));
     if (!isTogether() && rows.each % kAlignment == 0)
       values[value] = {type, nextOf(rows)};
   }
   return Status::ok();
 }
 
-/// Prepares the rows of values of a type.
-Status Generator::openRows(const Type &type, Rows &rows) {
+/// Prepares `count` rows of values of a type for each text.
+Status Generator::openRows(const Type &type, Rows &rows, int64_t count) {
   rows.each = type.bytes() / (type.shape[0] * type.shape[1]);
   if (!rows.data) {
-    ASSIGN_OR_RETURN(rows.data, makeRows(rows, places_));
+    ASSIGN_OR_RETURN(rows.data, makeRows(rows, count));
   }
   return Status::ok();
 }
 
+/// Where the rows of the texts that run begin.
+uint8_t *Generator::firstOf(const Rows &rows) const {
+  return rows.data.get() + static_cast<int64_t>(running_[0]) * places_ * rows.each;
+}
+
 /// Where the next rows of the text that runs alone are kept.
 Block Generator::nextOf(const Rows &rows) const {
-  const auto text = static_cast<int64_t>(running_[0]);
-  return {rows.data, rows.data.get() + (places_ * text + lengths_[running_[0]]) * rows.each};
+  return {rows.data, firstOf(rows) + lengths_[running_[0]] * rows.each};
 }
 
 /// Appends keys or values of these tokens to those of their texts, unless they are there.
@@ -519,14 +523,13 @@ Status Generator::attend(const Body &body, const Op &op, Values &values, Kept &k
               &v = values[plan::operandNamed<kOp>(op, "v")];
   RETURN_IF_ERROR(keep(k, kept[0]));
   RETURN_IF_ERROR(keep(v, kept[1]));
-  const auto text = static_cast<int64_t>(running_[0]);
   const int64_t samples = q.type.shape[0], rows = q.type.shape[1], before = lengths_[running_[0]],
                 keys = isTogether() ? places_ : before + rows;
   if (!isTogether() && before == 0)
     return run(body, op, values);
   auto all = [&](Type type, const Rows &kept) {
     type.shape[1] = keys;
-    return tensorAt(type, kept.data.get() + (isTogether() ? 0 : text * places_ * kept.each));
+    return tensorAt(type, firstOf(kept));
   };
   Call call;
   call.attrs = exec::attrsOf(op);
@@ -545,26 +548,20 @@ Status Generator::attend(const Body &body, const Op &op, Values &values, Kept &k
 Status Generator::convolve(const Op &op, Values &values, Rows &kept) {
   const Value &x = values[op.operands[0]], &w = values[op.operands[1]], &y = values[op.results[0]];
   const int64_t samples = x.type.shape[0], rows = x.type.shape[1], reach = w.type.shape[1] - 1;
-  const int64_t each = kept.each = x.type.bytes() / (samples * rows),
-                made = y.type.bytes() / (samples * rows), ofSample = reach + rows;
-  if (!kept.data) {
-    ASSIGN_OR_RETURN(kept.data, makeRows(kept, reach));
-  }
+  RETURN_IF_ERROR(openRows(x.type, kept, reach));
+  const int64_t each = kept.each, made = y.type.bytes() / (samples * rows), ofSample = reach + rows;
   Type type = x.type, result = y.type;
   type.shape[1] = result.shape[1] = ofSample;
   ASSIGN_OR_RETURN(Value all, make(type));
   ASSIGN_OR_RETURN(Value out, make(result));
-  auto keptOf = [&](int64_t sample) {
-    return kept.data.get() +
-           static_cast<int64_t>(running_[static_cast<size_t>(sample)]) * reach * each;
-  };
   for (int64_t s = 0; s < samples; ++s) {
-    uint8_t *to = all.data.get() + s * ofSample * each;
-    RETURN_IF_ERROR(lengths_[running_[static_cast<size_t>(s)]] == 0
-                        ? work_->fill(to, 0, reach * each)
-                        : work_->copy(to, keptOf(s), reach * each));
+    const size_t text = running_[static_cast<size_t>(s)];
+    uint8_t *to = all.data.get() + s * ofSample * each,
+            *last = kept.data.get() + static_cast<int64_t>(text) * reach * each;
+    RETURN_IF_ERROR(lengths_[text] == 0 ? work_->fill(to, 0, reach * each)
+                                        : work_->copy(to, last, reach * each));
     RETURN_IF_ERROR(work_->copy(to + reach * each, x.data.get() + s * rows * each, rows * each));
-    RETURN_IF_ERROR(work_->copy(keptOf(s), to + rows * each, reach * each));
+    RETURN_IF_ERROR(work_->copy(last, to + rows * each, reach * each));
   }
   Call call;
   call.attrs = exec::attrsOf(op);
@@ -582,7 +579,6 @@ Status Generator::convolve(const Op &op, Values &values, Rows &kept) {
 /// Rows behind a token do not change what it reads.
 Status Generator::repeat(const Op &op, Values &values, Kept &kept) {
   const Value &o = values[op.results[0]];
-  const auto text = static_cast<int64_t>(running_[0]);
   const int64_t samples = o.type.shape[0], rows = o.type.shape[1],
                 all = isTogether() ? places_ : lengths_[running_[0]] + rows,
                 each = o.type.bytes() / (samples * rows);
@@ -596,10 +592,10 @@ Status Generator::repeat(const Op &op, Values &values, Kept &kept) {
     Tensor &tensor = call.in[call.inCount++] = value.tensor();
     if (tensor.rank < 3) // a parameter
       continue;
-    RETURN_IF_ERROR(openRows(value.type, kept[i]));
+    RETURN_IF_ERROR(openRows(value.type, kept[i], places_));
     RETURN_IF_ERROR(keep(value, kept[i]));
     tensor.shape[1] = all;
-    tensor.data = kept[i].data.get() + (isTogether() ? 0 : text * places_ * kept[i].each);
+    tensor.data = firstOf(kept[i]);
   }
   call.in[call.inCount++] = wordsOf(samples, all, zeros_);
   call.out[call.outCount++] = out.tensor();
@@ -625,12 +621,6 @@ Result<Tensor> Generator::fetchScores(const Op &loss, const Values &values, int6
 }
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double secondsSince(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 /// Continues texts, as many at once as there are places. The next text begins where one has ended.
 class Continuing {
@@ -663,7 +653,7 @@ private:
   };
 
   Status fillPlaces() {
-    const Clock::time_point begin = Clock::now();
+    const auto begin = std::chrono::steady_clock::now();
     for (size_t at = 0; at < places_.size(); ++at)
       while (places_[at].text == nullptr && begun_ < texts_.size()) {
         Place &place = places_[at];
@@ -681,7 +671,7 @@ private:
 
   /// Continues each text by a token.
   Status step() {
-    const Clock::time_point begin = Clock::now();
+    const auto begin = std::chrono::steady_clock::now();
     std::vector<int32_t> last;
     for (const Place &place : places_)
       last.push_back(place.text ? place.all.back() : -1);

@@ -81,14 +81,13 @@ private:
   Generator() = default;
   Result<const Body *> bodyOf(const plan::Plan &plan);
   Result<Value> make(const plan::Type &type);
-  /// Writes `data`, of the value's size, to the device.
-  Status put(const Value &value, const void *data);
   Status run(const Body &body, const plan::Op &op, Values &values);
   Status attend(const Body &body, const plan::Op &op, Values &values, Kept &kept);
   Status convolve(const plan::Op &op, Values &values, Rows &kept);
   Status repeat(const plan::Op &op, Values &values, Kept &kept);
   Status placeKept(const Body &body, Values &values);
-  Status openRows(const plan::Type &type, Rows &rows);
+  Status openRows(const plan::Type &type, Rows &rows, int64_t count);
+  uint8_t *firstOf(const Rows &rows) const;
   Block nextOf(const Rows &rows) const;
   Status keep(const Value &value, const Rows &rows);
   /// Makes `count` rows of zeros for each text.
@@ -138,8 +137,7 @@ struct BegunText {
 /// How texts are continued.
 struct Continuation {
   std::span<const plan::Plan> plans; ///< of 1, 2, 4, ... rows of one sample
-  size_t together =
-      1; ///< texts at once; above 1, the last of the plans has a row of so many samples
+  size_t together = 1; ///< texts at once; if several, the last plan has a row of so many samples
   int64_t tokensMax = 64;
   std::vector<int32_t> ends; ///< tokens that end a text and are not part of it
   Sampling sampling;         ///< its seed is added to those of the texts

@@ -48,7 +48,8 @@ void keepLikeliest(std::vector<std::pair<int32_t, double>> &shares, double part)
   shares.erase(shares.begin(), end);
 }
 
-/// The first of the largest scores. std::max_element compares one after the other.
+} // namespace
+
 size_t largestOf(std::span<const float> scores) {
   constexpr size_t kLanes = 16; // which the compiler computes at once
   size_t i = 0;
@@ -62,8 +63,6 @@ size_t largestOf(std::span<const float> scores) {
   return static_cast<size_t>(std::ranges::find(scores, *std::ranges::max_element(largest)) -
                              scores.begin());
 }
-
-} // namespace
 
 std::vector<std::pair<int32_t, double>>
 distributionOf(std::vector<float> scores, std::span<const int32_t> before, const Sampling &how) {

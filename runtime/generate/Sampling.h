@@ -18,6 +18,10 @@ struct Sampling {
   int64_t seed = 0;
 };
 
+/// The index of the largest score, the first of several. std::max_element, which compares one score
+/// after the other, takes several times as long.
+size_t largestOf(std::span<const float> scores);
+
 /// The tokens that may be drawn behind the tokens `before`, the prompt's among them, with their
 /// probabilities, in the order of tokens. `scores` has a logit for each token of the vocabulary.
 std::vector<std::pair<int32_t, double>>

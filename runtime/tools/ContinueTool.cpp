@@ -2,7 +2,6 @@
 #include "runtime/tools/Commands.h"
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 #include "runtime/base/Output.h"
+#include "runtime/base/Seconds.h"
 #include "runtime/checkpoint/WeightSources.h"
 #include "runtime/data/ByteTokenizer.h"
 #include "runtime/generate/Generator.h"
@@ -203,12 +203,6 @@ Result<std::vector<plan::Plan>> readPlans(const std::string &path) {
   return plans;
 }
 
-using Clock = std::chrono::steady_clock;
-
-double secondsSince(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 /// A backend's model with its weights, and the time that they took.
 struct LoadedModel {
   std::unique_ptr<BackendSession> session;
@@ -219,7 +213,7 @@ struct LoadedModel {
 
 Result<LoadedModel> load(const RunToolOptions &options, const BackendEntry &entry,
                          const Settings &settings, const plan::Plan &plan) {
-  const Clock::time_point begin = Clock::now();
+  const auto begin = std::chrono::steady_clock::now();
   LoadedModel model;
   struct Told {
     std::mutex mutex;

@@ -85,7 +85,7 @@ class DevTest(unittest.TestCase):
         self.script("apt-cache", '#!/bin/sh\n[ "$2" != cmake ]\n')
         done = self.expect(1, "this system has no packages cmake; shardc is built on Debian 12", "quickstart")
         self.assertIn("install the wheel", done.stderr)
-        self.script("id", "#!/bin/sh\necho 1000\n")  # nor does an administrator install the others in vain
+        self.script("id", "#!/bin/sh\necho 1000\n")  # a user without root learns the same
         self.expect(1, "this system has no packages cmake; shardc is built on Debian 12", "quickstart")
         self.script("apt-cache", "#!/bin/sh\nexit 100\n")  # apt has no lists yet
         self.expect(1, "only an administrator can install:", "quickstart")

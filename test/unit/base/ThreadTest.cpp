@@ -14,6 +14,30 @@ TEST(Thread, RunsWhatItIsGiven) {
   EXPECT_TRUE(hasRun);
 }
 
+TEST(Thread, SeveralCallEachNumberOnce) {
+  for (size_t threads : {0, 1, 3, 20}) {
+    std::vector<std::atomic<int>> calls(10);
+    Status status = runOnThreads(threads, calls.size(), [&](size_t i, size_t thread) {
+      EXPECT_LT(thread, std::max<size_t>(threads, 1));
+      ++calls[i];
+      return Status::ok();
+    });
+    EXPECT_TRUE(status.isOk());
+    for (const std::atomic<int> &each : calls)
+      EXPECT_EQ(each, 1) << threads;
+  }
+}
+
+TEST(Thread, NoCallBeginsAfterAFailure) {
+  size_t calls = 0;
+  Status status = runOnThreads(1, 10, [&](size_t i, size_t) {
+    ++calls;
+    return i < 4 ? Status::ok() : makeStatus(StatusCode::InvalidInput, "number {}", i);
+  });
+  EXPECT_EQ(status.message(), "number 4");
+  EXPECT_EQ(calls, 5U);
+}
+
 TEST(Thread, ThatCannotBeStartedIsAnError) {
   pthread_attr_t before, huge;
   ASSERT_EQ(::pthread_getattr_default_np(&before), 0);
