@@ -83,6 +83,18 @@ GroupedKind groupedKindOf(const plan::Segment &segment, const plan::Op &op) {
   return kind;
 }
 
+bool isDelta(const plan::Op &op) { return plan::opInfo(op).workspace == plan::Workspace::Delta; }
+
+const plan::Type &deltaQueriesOf(const plan::Segment &segment, const plan::Op &op) {
+  return segment.values[op.operands[op.results.size() > 1]].type; // behind the result's gradient
+}
+
+DeltaKind deltaKindOf(const plan::Segment &segment, const plan::Op &op) {
+  const plan::Type &q = deltaQueriesOf(segment, op);
+  const plan::Type &v = segment.values[op.operands[op.results.size() > 1 ? 3 : 2]].type;
+  return {.type = q.dtype, .keys = q.shape[3], .values = v.shape[3]};
+}
+
 GpuTraits traitsOf(const Device &device) {
   static const std::string kForced = [] {
     const char *text = std::getenv("SHARDC_KERNEL_PATH");
@@ -98,6 +110,8 @@ KernelPath pathOf(const Device &device, const plan::Segment &segment, const plan
     return kernelPath(attentionKindOf(segment, op), traitsOf(device));
   if (isGrouped(op))
     return kernelPath(groupedKindOf(segment, op), traitsOf(device));
+  if (isDelta(op))
+    return kernelPath(deltaKindOf(segment, op), traitsOf(device));
   bool isMuon = op.kind == OpKind::Muon || op.kind == OpKind::MuonStep;
   return isMuon && static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium
              ? kernelPath(SymmetricKind(), traitsOf(device))
@@ -106,22 +120,25 @@ KernelPath pathOf(const Device &device, const plan::Segment &segment, const plan
 
 bool isSlow(const Device &device, const plan::Segment &segment, const plan::Op &op) {
   return info(pathOf(device, segment, op)).isOnCudaCores() &&
-         (isGrouped(op) ? groupedKindOf(segment, op).type : queriesOf(segment, op).dtype) !=
-             DType::F32;
+         (isGrouped(op) ? groupedKindOf(segment, op).type
+          : isDelta(op) ? deltaKindOf(segment, op).type
+                        : queriesOf(segment, op).dtype) != DType::F32;
 }
 
 const char *pathRefusalOf(KernelPath path, const Device &device, const plan::Segment &segment,
                           const plan::Op &op) {
   return isGrouped(op) ? pathRefusal(path, groupedKindOf(segment, op), traitsOf(device))
+         : isDelta(op) ? pathRefusal(path, deltaKindOf(segment, op), traitsOf(device))
                        : pathRefusal(path, attentionKindOf(segment, op), traitsOf(device));
 }
 
 std::string kernelsText(const Device &device, const plan::Plan &plan) {
-  static constexpr std::string_view kNames[] = {"attention", "experts", "Muon"};
+  static constexpr std::array<std::string_view, kPathGroupCount> kNames = {
+      "attention", "experts", "Muon", "launches", "delta rules"};
   struct Kernels {
     std::set<std::string> forward, backward;
   };
-  std::array<Kernels, std::size(kNames)> groups;
+  std::array<Kernels, kPathGroupCount> groups;
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments)
       for (const plan::Op &op : segment.ops)

@@ -28,6 +28,12 @@ AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op);
 bool isGrouped(const plan::Op &op);
 GroupedKind groupedKindOf(const plan::Segment &segment, const plan::Op &op);
 
+/// Whether the op is a delta rule or its gradient.
+bool isDelta(const plan::Op &op);
+DeltaKind deltaKindOf(const plan::Segment &segment, const plan::Op &op);
+/// The type of the queries of a delta rule, [B,S,G,K].
+const plan::Type &deltaQueriesOf(const plan::Segment &segment, const plan::Op &op);
+
 /// What such a device offers with the software of a package, and the paths that the environment
 /// variable SHARDC_KERNEL_PATH forces.
 GpuTraits traitsOf(const Device &device);

@@ -109,6 +109,25 @@ int64_t partScratch(const Device &device, const Segment &segment, const Op &op,
          (hasChunks ? 2 * k.bytes() : 0);
 }
 
+/// Workspace of the delta rule: on tensor cores, what delta_rule_tiles.cu keeps of chunks; on CUDA
+/// cores, states. Gradients also have those of units, by head.
+int64_t deltaScratch(const Device &device, const Segment &segment, const Op &op) {
+  constexpr int64_t kChunk = 64,
+                    kEach = 64; // positions of a chunk, and between states on CUDA cores
+  const plan::Type &q = deltaQueriesOf(segment, op);
+  const DeltaKind kind = deltaKindOf(segment, op);
+  const bool isGradient = op.results.size() > 1;
+  const int64_t heads = segment.values[op.operands[isGradient ? 3 : 2]].type.shape[2] * q.shape[0],
+                state = kind.keys * kind.values, length = q.shape[1];
+  const int64_t units = isGradient ? 2 * heads * length * kind.keys * 4 : 0;
+  if (kernelPath(kind, traitsOf(device)) != KernelPath::DeltaMma)
+    return units + heads * state * 4 * (isGradient ? 2 + kEach + length / kEach : 1);
+  int64_t rows = 3 * kind.keys + kChunk + kind.values; // numbers of 16 bits of a position
+  if (isGradient)
+    rows += kChunk + 2 * kind.values + 2 * state / kChunk;
+  return units + heads * roundUp(length, kChunk) * rows * 2;
+}
+
 /// Workspace in which a grouped product quantises its operands: 8-bit codes, scales in blocks along
 /// the dimension that is summed, and the positions of rows.
 int64_t factorsScratch(const Segment &segment, const Op &op) {
@@ -157,6 +176,8 @@ int64_t scratchOf(const Device &device, const Segment &segment, const Op &op,
   case plan::Workspace::Attention:
     return plan::opInfo(op).hasSlices ? partScratch(device, segment, op, isDeterministic)
                                       : attentionScratch(device, segment, op, isDeterministic);
+  case plan::Workspace::Delta:
+    return deltaScratch(device, segment, op);
   case plan::Workspace::Head:
     return headScratch(segment, op);
   case plan::Workspace::Matrices:

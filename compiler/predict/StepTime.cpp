@@ -437,7 +437,13 @@ double memoryOpSeconds(const Device &device, const Segment &segment, const Op &o
     const plan::Type &first = segment.values[op.operands[0]].type;
     rows = static_cast<double>(first.numel() / std::max<int64_t>(first.shape[first.rank - 1], 1));
   }
-  double gbs = kMemoryGBs[static_cast<size_t>(op.kind)];
+  static constexpr std::array<double, 2> kPlainDeltas = {
+#define PLAIN_DELTA(forward, backward) forward, backward
+#include "compiler/predict/KernelTable.def"
+  };
+  double gbs = isDelta(op) && info(pathOf(device, segment, op)).isOnCudaCores()
+                   ? kPlainDeltas[op.results.size() > 1]
+                   : kMemoryGBs[static_cast<size_t>(op.kind)];
   return std::max({least.begin + memorySeconds(device, bytes, gbs > 0 ? gbs : kAssumedGBs),
                    rows * least.row, elements * least.element});
 }
@@ -710,7 +716,7 @@ void slowKernels(const Segment &segment, LaunchTime &time) {
   }
   std::ranges::stable_sort(edges, {}, [](const Edge &edge) { return *edge.at; });
   double covered = 0, last = 0, longest = edges.empty() ? 0 : *edges.back().at;
-  for (int running = 0; Edge &edge : edges) {
+  for (int running = 0; Edge & edge : edges) {
     covered += running > 0 ? *edge.at - last : 0;
     last = *edge.at;
     running += edge.kernels;

@@ -52,4 +52,10 @@ GroupedKind groupedKindOf(const Call &call) {
   return kind;
 }
 
+DeltaKind deltaKindOf(const Call &call) {
+  const int first = call.outCount == 1 ? 0 : 1; // the gradient begins with that of the result
+  const Tensor &q = call.in[first];
+  return {.type = q.dtype, .keys = q.cols(), .values = call.in[first + 2].cols()};
+}
+
 } // namespace shardc::kernels::cuda

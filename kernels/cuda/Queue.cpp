@@ -58,6 +58,9 @@ KernelPath symmetricPathOf(int64_t side, int64_t depth, const Queue &queue) {
 KernelPath groupedPathOf(const Call &call) {
   return kernelPath(groupedKindOf(call), contextOf(call).gpu());
 }
+KernelPath deltaPathOf(const Call &call) {
+  return kernelPath(deltaKindOf(call), contextOf(call).gpu());
+}
 bool mayDepend(Queue &queue) { return queue.mayDepend(); }
 void noteOther(Queue &queue) { queue.noteOther(); }
 

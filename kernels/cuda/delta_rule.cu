@@ -1,10 +1,15 @@
-// delta_rule and its gradient as kernels/host/DeltaRule.cpp describes them. Mapping: a block
-// processes a head of a sample, position by position. A thread has a channel of v, and with it a
-// column of the state, which stays in the workspace; in sums over these channels, it has a channel
-// of k instead. The gradient keeps the states before every 64th position, computes those between
-// them again, and adds the gradients of a group's heads in order. All arithmetic is fp32. Limited
-// by the caches: a state is read and written once per position and phase.
+// delta_rule and its gradient as kernels/host/DeltaRule.cpp describes them, for calls that
+// delta_rule_tiles.cu does not serve. Mapping: a block processes a head of a sample, position by
+// position. A thread has a channel of v, and with it a column of the state, which stays in the
+// workspace; in sums over these channels, it has a channel of k instead. The gradient keeps the
+// states before every 64th position, computes those between them again, and adds the gradients of a
+// group's heads in order. All arithmetic is fp32. Limited by the caches: a state is read and
+// written once per position and phase.
+#include <optional>
+
 #include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/AttentionCall.h"
+#include "kernels/cuda/DeltaRule.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
 #include "runtime/base/CudaLimits.h"
@@ -14,33 +19,6 @@ namespace {
 
 constexpr int kEach = 64; ///< positions between kept states
 constexpr int kChannelsMax = static_cast<int>(cudaLimit(CudaLimit::HeadChannels).most);
-
-/// The call. Operands q to docs begin at operand `first`.
-struct Rule {
-  Data q, k, v, a, b, log, bias, o, dv, da, db;
-  const int32_t *docs;
-  float *state, *kept, *states, *dq, *dk, *sums; ///< in the workspace
-  int64_t samples, length;
-  int groups, heads, keys, values;
-  float eps;
-  bool isReset;
-
-  Rule(const Call &call, int first, const Tensor &o)
-      : q(dataOf(call.in[first])), k(dataOf(call.in[first + 1])), v(dataOf(call.in[first + 2])),
-        a(dataOf(call.in[first + 3])), b(dataOf(call.in[first + 4])),
-        log(dataOf(call.in[first + 5])), bias(dataOf(call.in[first + 6])), o(dataOf(o)),
-        docs(static_cast<const int32_t *>(call.in[first + 7].data)), samples(o.shape[0]),
-        length(o.shape[1]), groups(static_cast<int>(call.in[first].shape[2])),
-        heads(static_cast<int>(o.shape[2])), keys(static_cast<int>(call.in[first].shape[3])),
-        values(static_cast<int>(o.shape[3])), eps(static_cast<float>(call.attrs.eps)),
-        isReset(call.attrs.reset_mask) {}
-
-  dim3 grid() const { return {static_cast<unsigned>(heads), static_cast<unsigned>(samples)}; }
-  /// Threads of a block: whole warps, one for each channel of k and of v.
-  unsigned threads() const {
-    return static_cast<unsigned>(ceilDiv(std::max(keys, values), kWarp) * kWarp);
-  }
-};
 
 /// What a block shares for a position.
 struct Shared {
@@ -210,52 +188,87 @@ __global__ void differentiateRule(const __grid_constant__ Rule p) {
       p.sums[(block.sample * 2 + i) * p.heads + block.head] = sums[i];
 }
 
-/// Adds the gradients of unit queries or keys over the heads of a group, and writes those of what
-/// the units were made of. A block has a row of a group.
-__global__ void writeUnits(const __grid_constant__ Rule p, const Data x, const Data dx,
-                           const float *gradients, float factor) {
+constexpr int kWarpsOfUnits = 8;
+
+/// Adds the gradients of unit queries, or keys, over the heads of a group, and writes those of what
+/// the units were made of. A warp has a row of a group, and a lane every 32nd of up to 32·kEach
+/// channels.
+template <int kEach>
+__global__ void writeUnits(const __grid_constant__ Rule p, const Data ofQ, const Data ofK) {
   awaitPrevious();
-  const int64_t token = blockIdx.x / p.groups, each = p.heads / p.groups;
-  const int group = static_cast<int>(blockIdx.x % p.groups), lane = static_cast<int>(threadIdx.x);
-  const int64_t row = int64_t{blockIdx.x} * p.keys + lane;
-  float own = 0, gradient = 0;
-  if (lane < p.keys) {
-    own = element(x, row);
-    for (int64_t i = 0; i < each; ++i)
-      gradient += gradients[(token * p.heads + group * each + i) * p.keys + lane];
-  }
-  float sums[2] = {own * own, own * gradient};
-  blockSum(sums);
-  const float norm = rsqrtf(sums[0] + p.eps);
-  if (lane < p.keys)
-    setElement(dx, row, factor * norm * (gradient - own * norm * norm * sums[1]));
+  const bool isQuery = blockIdx.y == 0;
+  const Data &x = isQuery ? p.q : p.k, &dx = isQuery ? ofQ : ofK;
+  const float *gradients = isQuery ? p.dq : p.dk;
+  const int lane = static_cast<int>(threadIdx.x);
+  const int64_t row = int64_t{blockIdx.x} * kWarpsOfUnits + threadIdx.y;
+  if (row >= p.samples * p.length * p.groups)
+    return;
+  const int64_t each = p.heads / p.groups, head = row / p.groups * p.heads + row % p.groups * each;
+  float own[kEach], gradient[kEach] = {}, sums[2] = {};
+#pragma unroll
+  for (int n = 0; n < kEach; ++n)
+    own[n] = n * kWarp + lane < p.keys ? element(x, row * p.keys + n * kWarp + lane) : 0.0f;
+  for (int64_t i = 0; i < each; ++i)
+#pragma unroll
+    for (int n = 0; n < kEach; ++n)
+      if (n * kWarp + lane < p.keys)
+        gradient[n] += gradients[(head + i) * p.keys + n * kWarp + lane];
+#pragma unroll
+  for (int n = 0; n < kEach; ++n)
+    sums[0] += own[n] * own[n], sums[1] += own[n] * gradient[n];
+  const float norm = rsqrtf(warpSum(sums[0]) + p.eps), dot = warpSum(sums[1]) * norm * norm;
+  const float factor = isQuery ? norm * rsqrtf(static_cast<float>(p.keys)) : norm;
+#pragma unroll
+  for (int n = 0; n < kEach; ++n)
+    if (n * kWarp + lane < p.keys)
+      setElement(dx, row * p.keys + n * kWarp + lane, factor * (gradient[n] - own[n] * dot));
 }
 
+/// The workspace of a call, of which operands q to docs begin at `first`.
 struct RuleBuffers {
-  float *state;
+  bool isOnTiles;
+  float *state = nullptr;
+  std::optional<RuleChunks> chunks;
   RuleBuffers(const Call &call, Scratch &scratch)
-      : state(scratch.take<float>(call.in[2].shape[0] * call.in[2].shape[2] * call.in[0].cols() *
-                                  call.in[2].cols())) {}
+      : isOnTiles(deltaPathOf(call) == KernelPath::DeltaMma) {
+    const Rule p(call, 0, call.out[0]);
+    if (isOnTiles)
+      chunks.emplace(p, false, scratch);
+    else
+      state = scratch.take<float>(p.samples * p.heads * p.keys * p.values);
+  }
 };
 
 struct RuleBwdBuffers {
-  float *state, *kept, *states, *dq, *dk, *sums;
-  RuleBwdBuffers(const Call &call, Scratch &scratch) {
-    const Tensor &o = call.in[0];
-    const int64_t keys = call.in[1].cols(), heads = o.shape[0] * o.shape[2],
-                  size = heads * keys * o.cols(), rows = o.shape[1] * heads * keys;
+  bool isOnTiles;
+  int parts; ///< of the sums of dalog and dbias
+  float *state = nullptr, *kept = nullptr, *states = nullptr, *dq, *dk, *sums;
+  std::optional<RuleChunks> chunks;
+  RuleBwdBuffers(const Call &call, Scratch &scratch)
+      : isOnTiles(deltaPathOf(call) == KernelPath::DeltaMma) {
+    const Rule p(call, 1, call.in[0]);
+    const int64_t heads = p.samples * p.heads, size = heads * p.keys * p.values;
+    parts = static_cast<int>(p.samples * (isOnTiles ? ceilDiv(p.length, kRuleChunk) : 1));
+    dq = scratch.take<float>(p.length * heads * p.keys);
+    dk = scratch.take<float>(p.length * heads * p.keys);
+    sums = scratch.take<float>(int64_t{parts} * 2 * p.heads);
+    if (isOnTiles) {
+      chunks.emplace(p, true, scratch);
+      return;
+    }
     state = scratch.take<float>(size);
-    kept = scratch.take<float>(ceilDiv(o.shape[1], kEach) * size);
+    kept = scratch.take<float>(ceilDiv(p.length, kEach) * size);
     states = scratch.take<float>((kEach + 1) * size);
-    dq = scratch.take<float>(rows), dk = scratch.take<float>(rows);
-    sums = scratch.take<float>(2 * heads);
   }
 };
 
 void runRule(const Call &call, const RuleBuffers &buffers) {
   Rule p(call, 0, call.out[0]);
   p.state = buffers.state;
-  launchKernel(applyRule, p.grid(), p.threads(), 0, queueOf(call), p);
+  if (buffers.isOnTiles)
+    launchRuleTiles(call, p, *buffers.chunks);
+  else
+    launchKernel(applyRule, p.grid(), p.threads(), 0, queueOf(call), p);
 }
 
 void runRuleBwd(const Call &call, const RuleBwdBuffers &buffers) {
@@ -263,16 +276,19 @@ void runRuleBwd(const Call &call, const RuleBwdBuffers &buffers) {
   p.state = buffers.state, p.kept = buffers.kept, p.states = buffers.states;
   p.dq = buffers.dq, p.dk = buffers.dk, p.sums = buffers.sums;
   p.dv = dataOf(call.out[2]), p.da = dataOf(call.out[3]), p.db = dataOf(call.out[4]);
-  launchKernel(differentiateRule, p.grid(), p.threads(), 0, queueOf(call), p);
-  const auto rows = static_cast<unsigned>(p.samples * p.length * p.groups);
-  const float root = 1.0f / std::sqrt(static_cast<float>(p.keys));
-  launchKernel(writeUnits, rows, p.threads(), 0, queueOf(call), p, p.q, dataOf(call.out[0]), p.dq,
-               root);
-  launchKernel(writeUnits, rows, p.threads(), 0, queueOf(call), p, p.k, dataOf(call.out[1]), p.dk,
-               1.0f);
+  if (buffers.isOnTiles)
+    launchRuleTilesBwd(call, p, *buffers.chunks);
+  else
+    launchKernel(differentiateRule, p.grid(), p.threads(), 0, queueOf(call), p);
+  static_assert(kChannelsMax == 8 * kWarp);
+  const int64_t rows = p.samples * p.length * p.groups;
+  launchKernel(p.keys <= 4 * kWarp ? writeUnits<4> : writeUnits<8>,
+               dim3(static_cast<unsigned>(ceilDiv(rows, kWarpsOfUnits)), 2),
+               dim3(kWarp, kWarpsOfUnits), 0, queueOf(call), p, dataOf(call.out[0]),
+               dataOf(call.out[1]));
   ColumnTargets targets = {};
   targets.out[0] = dataOf(call.out[5]), targets.out[1] = dataOf(call.out[6]);
-  launchAddPartials(call, p.sums, static_cast<int>(p.samples), 2, p.heads, targets);
+  launchAddPartials(call, p.sums, buffers.parts, 2, p.heads, targets);
 }
 
 /// The kernels have a thread for each channel of a head.

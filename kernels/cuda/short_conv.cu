@@ -1,8 +1,8 @@
 // short_conv, causal_conv and their gradients as kernels/host/ShortConv.cpp describes them, with at
-// most 4 positions. Mapping: a warp has 256 channels of rows at a fixed distance, with the filter
-// in registers; rows that neighbours have read come from the caches. Terms of dw stay in registers;
-// warps and then blocks are added in order. Data are f32, bf16 or f16 each, all sums f32. Limited
-// by memory.
+// most 4 positions. Mapping: a warp has 256 channels of runs of rows, one row after the other, with
+// the filter and what the last rows have in registers. A run's gradient goes on for the rows behind
+// it that read the run. Terms of dw stay in registers; warps and then blocks are added in order.
+// Data are f32, bf16 or f16 each, all sums f32. Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
@@ -13,7 +13,10 @@ namespace {
 
 constexpr int kTapsMax = static_cast<int>(cudaLimit(CudaLimit::ShortConvTaps).most);
 
-/// A number of each of a thread's channels, [j] for the position `j` before.
+constexpr int kRun = 16; ///< rows
+
+/// A number of each of a thread's channels: of the filter, [j] for the position `j` before; of the
+/// last rows, [i] for the one whose distance from the run's first is i modulo kTapsMax.
 using Taps = float[kTapsMax][kChunk];
 
 /// The call, with y or its gradient in `y`; `partials`: terms of dw, [blocks, cols, taps].
@@ -49,15 +52,15 @@ __device__ __forceinline__ void multiplySilu(const float (&x)[kChunk], bool isSl
   }
 }
 
-/// The channels and rows of a thread. Rows of x have `kParts` parts; one part is convolved itself.
+/// The channels and runs of a thread. Rows of x have `kParts` parts; one part is convolved itself.
 template <int kParts> struct Place {
   const Conv &p;
-  int64_t c, row, step;
+  int64_t c, run, step;
   int n; ///< number of channels
 
   __device__ explicit Place(const Conv &p)
       : p(p), c(int64_t{blockIdx.x} * kSumColumns + threadIdx.x * kChunk),
-        row(int64_t{blockIdx.y} * kSumWarps + threadIdx.y), step(int64_t{gridDim.y} * kSumWarps),
+        run(int64_t{blockIdx.y} * kSumWarps + threadIdx.y), step(int64_t{gridDim.y} * kSumWarps),
         n(c < p.cols ? upToChunk(p.cols - c) : 0) {}
 
   __device__ __forceinline__ void loadFilter(Taps &w) const {
@@ -78,92 +81,124 @@ template <int kParts> struct Place {
     for (int k = 0; k < kChunk; ++k)
       v[k] *= x[k];
   }
-  /// The convolution at a row, and what `each(j, products)` does with the products that it adds.
-  template <Mode M, typename Each>
-  __device__ __forceinline__ void convolve(int64_t row, const Taps &w, float (&sum)[kChunk],
-                                           Each each) const {
-    const int reach = p.reach(row);
-#pragma unroll
-    for (int j = kTapsMax - 1; j >= 0; --j)
-      if (j < reach) {
-        float v[kChunk];
-        load8<M>(p.x, partAt(row - j, 0), n, v);
-        if constexpr (kParts > 1)
-          multiply<M>(row - j, 2, v);
-#pragma unroll
-        for (int k = 0; k < kChunk; ++k)
-          sum[k] += w[j][k] * v[k];
-        each(j, v);
-      }
+  /// What is convolved at a row; 0 outside of the rows.
+  template <Mode M> __device__ __forceinline__ void load(int64_t row, float (&v)[kChunk]) const {
+    const bool isThere = row >= 0 && row < p.rows;
+    load8<M>(p.x, partAt(isThere ? row : 0, 0), isThere ? n : 0, v);
+    if (kParts > 1 && isThere)
+      multiply<M>(row, 2, v);
   }
-  /// The gradient of the convolution at a row, from that of y.
-  template <Mode M>
-  __device__ __forceinline__ void gradient(int64_t row, const Taps &w, float (&g)[kChunk]) const {
-    load8<M>(p.y, row * p.cols + c, n, g);
-    if constexpr (kParts > 1) {
-      multiply<M>(row, 1, g);
-    } else {
-      float sum[kChunk] = {};
-      convolve<M>(row, w, sum, [](int, const float(&)[kChunk]) {});
-      multiplySilu(sum, true, g);
-    }
+  /// Loads the rows in front of a run.
+  template <Mode M> __device__ __forceinline__ void begin(int64_t first, Taps &last) const {
+#pragma unroll
+    for (int j = 1; j < kTapsMax; ++j)
+      load<M>(first - j, last[kTapsMax - j]);
   }
 };
+
+/// Adds the products of a filter with the last `reach` rows, of which `at` is the latest.
+__device__ __forceinline__ void convolveRows(const Taps &w, const Taps &last, int at, int reach,
+                                             float (&sum)[kChunk]) {
+#pragma unroll
+  for (int j = kTapsMax - 1; j >= 0; --j)
+    if (j < reach)
+#pragma unroll
+      for (int k = 0; k < kChunk; ++k)
+        sum[k] += w[j][k] * last[(at - j + kTapsMax) % kTapsMax][k];
+}
 
 template <Mode M, int kParts>
 __global__ void __launch_bounds__(kSumWarps *kWarp) convolve(const __grid_constant__ Conv p) {
   awaitPrevious();
   const Place<kParts> at(p);
-  Taps w;
+  Taps w, last;
   at.loadFilter(w);
-  for (int64_t row = at.row; at.n > 0 && row < p.rows; row += at.step) {
-    float sum[kChunk] = {};
-    at.template convolve<M>(row, w, sum, [](int, const float(&)[kChunk]) {});
-    if constexpr (kParts > 1) {
-      at.template multiply<M>(row, 1, sum);
-    } else {
-      float ones[kChunk] = {1, 1, 1, 1, 1, 1, 1, 1};
-      multiplySilu(sum, false, ones);
+  for (int64_t run = at.run; at.n > 0 && run * kRun < p.rows; run += at.step) {
+    at.template begin<M>(run * kRun, last);
+    for (int64_t from = run * kRun; from < (run + 1) * kRun; from += kTapsMax)
 #pragma unroll
-      for (int k = 0; k < kChunk; ++k)
-        sum[k] = ones[k];
-    }
-    store8<M>(p.y, row * p.cols + at.c, at.n, sum);
+      for (int i = 0; i < kTapsMax; ++i) {
+        const int64_t row = from + i;
+        if (row >= p.rows)
+          break;
+        at.template load<M>(row, last[i]);
+        float sum[kChunk] = {};
+        convolveRows(w, last, i, p.reach(row), sum);
+        if constexpr (kParts > 1) {
+          at.template multiply<M>(row, 1, sum);
+          store8<M>(p.y, row * p.cols + at.c, at.n, sum);
+        } else {
+          float y[kChunk] = {1, 1, 1, 1, 1, 1, 1, 1};
+          multiplySilu(sum, false, y);
+          store8<M>(p.y, row * p.cols + at.c, at.n, y);
+        }
+      }
   }
 }
 
-/// Writes dx of a row, and adds its terms of dw to `sums`.
+/// A run of rows, the gradient of the convolution at the last rows, and how far each reaches.
+struct RunBwd {
+  int64_t first, end;
+  Taps last, gradients;
+  int reaches[kTapsMax];
+};
+
+/// Computes the gradient of the convolution at row `row`, and adds its terms of dw to `sums` if the
+/// row is one of the run's.
 template <Mode M, int kParts>
-__device__ __forceinline__ void differentiateRow(const Place<kParts> &at, int64_t row,
-                                                 const Taps &w, Taps &sums) {
+__device__ __forceinline__ void differentiateRow(const Place<kParts> &at, int64_t row, int i,
+                                                 const Taps &w, RunBwd &run, Taps &sums) {
   const Conv &p = at.p;
-  float g[kChunk], conv[kChunk] = {}, read[kChunk] = {}, v[kChunk];
-  at.template gradient<M>(row, w, g);
-  at.template convolve<M>(row, w, conv, [&](int j, const float(&products)[kChunk]) {
+  run.reaches[i] = 0;
+  if (row >= p.rows || row >= run.end + kTapsMax - 1)
+    return;
+  float conv[kChunk] = {};
+  float(&g)[kChunk] = run.gradients[i];
+  at.template load<M>(row, run.last[i]);
+  run.reaches[i] = p.reach(row);
+  convolveRows(w, run.last, i, run.reaches[i], conv);
+  load8<M>(p.y, row * p.cols + at.c, at.n, g);
+  if constexpr (kParts > 1) {
 #pragma unroll
     for (int k = 0; k < kChunk; ++k)
-      sums[j][k] += g[k] * products[k];
-  });
-  const int64_t left = p.positions - row % p.positions;
+      conv[k] *= g[k];
+    if (row < run.end)
+      store8<M>(p.dx, at.partAt(row, 1), at.n, conv);
+    at.template multiply<M>(row, 1, g);
+  } else {
+    multiplySilu(conv, true, g);
+  }
 #pragma unroll
   for (int j = 0; j < kTapsMax; ++j)
-    if (j < p.taps && j < left && j < p.reach(row + j)) {
-      at.template gradient<M>(row + j, w, v);
+    if (row < run.end && j < run.reaches[i])
 #pragma unroll
       for (int k = 0; k < kChunk; ++k)
-        read[k] += w[j][k] * v[k];
-    }
-  if constexpr (kParts == 1)
-    return store8<M>(p.dx, at.partAt(row, 0), at.n, read);
-  load8<M>(p.y, row * p.cols + at.c, at.n, v);
+        sums[j][k] += g[k] * run.last[(i - j + kTapsMax) % kTapsMax][k];
+}
+
+/// Writes dx of the row that lies kTapsMax - 1 before row `row`, if it is one of the run's.
+template <Mode M, int kParts>
+__device__ __forceinline__ void writeGradient(const Place<kParts> &at, int64_t row, int i,
+                                              const Taps &w, const RunBwd &run) {
+  const int64_t to = row - (kTapsMax - 1);
+  if (to < run.first || to >= run.end)
+    return;
+  float read[kChunk] = {}, other[kChunk];
 #pragma unroll
-  for (int k = 0; k < kChunk; ++k)
-    conv[k] *= v[k], v[k] = read[k];
-  at.template multiply<M>(row, 0, v);
-  at.template multiply<M>(row, 2, read);
-  store8<M>(p.dx, at.partAt(row, 0), at.n, read);
-  store8<M>(p.dx, at.partAt(row, 1), at.n, conv);
-  store8<M>(p.dx, at.partAt(row, 2), at.n, v);
+  for (int j = 0; j < kTapsMax; ++j) // of the row j behind
+    if (const int of = (i + 1 + j) % kTapsMax; j < run.reaches[of])
+#pragma unroll
+      for (int k = 0; k < kChunk; ++k)
+        read[k] += w[j][k] * run.gradients[of][k];
+  if constexpr (kParts > 1) {
+#pragma unroll
+    for (int k = 0; k < kChunk; ++k)
+      other[k] = read[k];
+    at.template multiply<M>(to, 0, other);
+    at.template multiply<M>(to, 2, read);
+    store8<M>(at.p.dx, at.partAt(to, 2), at.n, other);
+  }
+  store8<M>(at.p.dx, at.partAt(to, 0), at.n, read);
 }
 
 template <Mode M, int kParts>
@@ -173,8 +208,18 @@ __global__ void __launch_bounds__(kSumWarps *kWarp) convolveBwd(const __grid_con
   const Place<kParts> at(p);
   Taps w, sums = {};
   at.loadFilter(w);
-  for (int64_t row = at.row; at.n > 0 && row < p.rows; row += at.step)
-    differentiateRow<M>(at, row, w, sums);
+  for (int64_t number = at.run; at.n > 0 && number * kRun < p.rows; number += at.step) {
+    RunBwd run;
+    run.first = number * kRun;
+    run.end = run.first + kRun < p.rows ? run.first + kRun : p.rows;
+    at.template begin<M>(run.first, run.last);
+    for (int64_t from = run.first; from < run.end + kTapsMax - 1; from += kTapsMax)
+#pragma unroll
+      for (int i = 0; i < kTapsMax; ++i) {
+        differentiateRow<M>(at, from + i, i, w, run, sums);
+        writeGradient<M>(at, from + i, i, w, run);
+      }
+  }
   const int thread = static_cast<int>(threadIdx.y * kWarp + threadIdx.x);
   const int64_t column = int64_t{blockIdx.x} * kSumColumns + thread;
 #pragma unroll

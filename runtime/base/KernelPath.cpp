@@ -128,6 +128,14 @@ const char *mmaRefusal(const GroupedKind &kind, const GpuTraits &) {
              : nullptr;
 }
 
+const char *mmaRefusal(const DeltaKind &kind, const GpuTraits &) {
+  if (kind.type != DType::BF16)
+    return "not bf16";
+  if (kind.keys != 64 && kind.keys != 128)
+    return "keys of other than 64 or 128 channels";
+  return kind.values % 64 != 0 ? "values that are not a multiple of 64 channels" : nullptr;
+}
+
 const char *wgmmaRefusal(const SymmetricKind &kind, const GpuTraits &) {
   if (kind.side % kAlignedNumbers != 0 || kind.depth % kAlignedNumbers != 0)
     return "rows that are not a multiple of 8 numbers";
@@ -185,7 +193,8 @@ template <typename Kind> KernelPath firstOf(const Kind &kind, const GpuTraits &g
 const KernelPathInfo &info(KernelPath path) { return kPaths[static_cast<size_t>(path)]; }
 
 std::string_view wordOf(PathGroup group) {
-  static constexpr std::string_view kWords[] = {"attention", "grouped", "symmetric", "launch"};
+  static constexpr std::string_view kWords[] = {"attention", "grouped", "symmetric", "launch",
+                                                "delta"};
   static_assert(std::size(kWords) == kPathGroupCount);
   return kWords[static_cast<size_t>(group)];
 }
@@ -255,11 +264,15 @@ KernelPath kernelPath(const SymmetricKind &kind, const GpuTraits &gpu) {
   return firstOf(kind, gpu);
 }
 KernelPath kernelPath(const LaunchKind &kind, const GpuTraits &gpu) { return firstOf(kind, gpu); }
+KernelPath kernelPath(const DeltaKind &kind, const GpuTraits &gpu) { return firstOf(kind, gpu); }
 
 const char *pathRefusal(KernelPath path, const AttentionKind &kind, const GpuTraits &gpu) {
   return refusalOf(path, kind, gpu);
 }
 const char *pathRefusal(KernelPath path, const GroupedKind &kind, const GpuTraits &gpu) {
+  return refusalOf(path, kind, gpu);
+}
+const char *pathRefusal(KernelPath path, const DeltaKind &kind, const GpuTraits &gpu) {
   return refusalOf(path, kind, gpu);
 }
 

@@ -16,8 +16,8 @@ namespace shardc {
 class Status; // its header includes what nvcc does not compile
 
 /// Ops among which kernels are chosen by the same rows.
-enum class PathGroup : uint8_t { Attention, Grouped, Symmetric, Launch };
-inline constexpr size_t kPathGroupCount = 4;
+enum class PathGroup : uint8_t { Attention, Grouped, Symmetric, Launch, Delta };
+inline constexpr size_t kPathGroupCount = 5;
 
 enum class KernelPath : uint8_t {
   None, ///< no kernel serves the op
@@ -81,6 +81,13 @@ struct LaunchKind {
   static constexpr PathGroup kGroup = PathGroup::Launch;
 };
 
+/// The properties of a delta rule or its gradient.
+struct DeltaKind {
+  static constexpr PathGroup kGroup = PathGroup::Delta;
+  DType type = DType::F32;        ///< type of queries, keys and values
+  int64_t keys = 64, values = 64; ///< head sizes
+};
+
 /// Most groups of a grouped product, and longest side of a symmetric one, on tensor cores.
 inline constexpr int64_t kGroupsOfTilesMax = 1024, kSymmetricSideMax = 16384;
 
@@ -117,11 +124,13 @@ KernelPath kernelPath(const AttentionKind &kind, const GpuTraits &gpu);
 KernelPath kernelPath(const GroupedKind &kind, const GpuTraits &gpu);
 KernelPath kernelPath(const SymmetricKind &kind, const GpuTraits &gpu);
 KernelPath kernelPath(const LaunchKind &kind, const GpuTraits &gpu);
+KernelPath kernelPath(const DeltaKind &kind, const GpuTraits &gpu);
 
 /// Why an op does not take a path of its group on a GPU, whether or not another one is faster; null
 /// if it could.
 const char *pathRefusal(KernelPath path, const AttentionKind &kind, const GpuTraits &gpu);
 const char *pathRefusal(KernelPath path, const GroupedKind &kind, const GpuTraits &gpu);
+const char *pathRefusal(KernelPath path, const DeltaKind &kind, const GpuTraits &gpu);
 
 /// Why no kernel of the GPU serves the attention; null if one does.
 const char *attentionRefusal(const AttentionKind &kind, const GpuTraits &gpu);

@@ -38,6 +38,7 @@ constexpr Model kLlamaModel = {1, 4096, 32, 8, 128, 14336, 32064};
 /// Norms are short, so they use the whole model.
 constexpr Model kLlamaWhole = {1, 8192, 32, 8, 128, 14336, 32064};
 constexpr Model kLlama1b = {1, 8, 32, 8, 64, 8192, 8};
+constexpr Model kQwen3Next = {4, 4096, 32, 16, 128, 512, 8};
 constexpr Model kGpt2Batch = {16, 1024, 12, 12, 64, 3072, 50304};
 
 struct Row {
@@ -327,6 +328,8 @@ int main(int count, char **arguments) {
       timeRow(settings.inOrder, row, DType::BF16, "1b", kLlama1b, "muon, layer");
       timeRow(settings.inOrder, row, DType::BF16, "8b", kLlamaModel, "muon, layer");
     }
+    if (row.op.starts_with("delta_rule"))
+      timeRow(settings.inOrder, row, DType::BF16, "qwen3", kQwen3Next);
     bool isProduct = row.op == "matmul" || row.op.starts_with("attention");
     if (isProduct)
       timeRow(settings.inOrder, row, DType::F32, "llama", {1, 1024, 32, 8, 128, 4096, 8});

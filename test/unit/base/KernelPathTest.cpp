@@ -153,7 +153,17 @@ TEST(KernelPath, TakesNothingThatWasNotCompiled) {
   ampere.cudnn = 0;
   EXPECT_EQ(forcePaths("attention:plain", ampere), "");
   EXPECT_EQ(offeredText(ampere), "8.0: attention plain (forced) mma plain, grouped mma plain, "
-                                 "symmetric cublaslt, launch blocks");
+                                 "symmetric cublaslt, launch blocks, delta mma plain");
+}
+
+TEST(KernelPath, DeltaRulesOfBf16RunOnTensorCores) {
+  for (int capability : {kAmpere, kAda, kHopper, kB200, kRtx50})
+    EXPECT_EQ(path(DeltaKind{DType::BF16, 128, 192}, capability), KernelPath::DeltaMma);
+  for (const DeltaKind &kind : {DeltaKind{DType::F16}, DeltaKind{DType::F32},
+                                DeltaKind{DType::BF16, 96, 64}, DeltaKind{DType::BF16, 64, 72}})
+    EXPECT_EQ(path(kind), KernelPath::DeltaPlain);
+  EXPECT_STREQ(pathRefusal(KernelPath::DeltaMma, DeltaKind{DType::F16}, packagedTraits(kHopper)),
+               "not bf16");
 }
 
 TEST(KernelPath, ForcedPathsAreTakenWhereTheyServe) {

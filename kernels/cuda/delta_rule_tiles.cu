@@ -1,0 +1,597 @@
+// delta_rule and its gradient on tensor cores, for bf16: products by mma.sync with fp32 sums, in
+// chunks of 64 positions (Yang, Kautz, Hatamizadeh 2024, "Gated Delta Networks", section 3.3). With
+// G_i, the sum of log d from the chunk's begin to position i, E_ij = exp(G_i - G_j) for positions
+// j <= i of one document, units q and k, and strengths β of each position:
+//   A = β·kkᵀ·E below the diagonal   T = (I + A)⁻¹   U = T·β·v   W = T·β·k·e^G   P = qkᵀ·E
+//   u = U - W·S   o = Q'·S + P·u   S' = e^{G_C}·S + K'ᵀ·u   Q' = q·e^G   K' = k·e^{G_C - G}
+// where S is the state in front of the chunk and S' that behind it. e^G is 0 for positions whose
+// document begins in the chunk, and e^{G_C - G} for those whose document ends in it, so only
+// differences within documents are exponentiated. prepareChunks computes everything but u, o and S,
+// all chunks in parallel. In scanChunks, a block goes through the chunks of a head with 64 columns
+// of S in registers. The gradient runs both again and keeps S and u; goes back through the chunks
+// with the gradient of S (scanBack); and computes the rest for all chunks in parallel
+// (differentiateChunks). Sums have one order. Limited by tensor cores and the bytes of chunks.
+#include "kernels/cuda/delta_rule_tiles.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+using namespace delta;
+
+/// t = (I + a)⁻¹ for the part of a below the diagonal: blocks of 16 rows on the diagonal by
+/// substitution, the others from them. `sums` has room for three blocks.
+__device__ void invert(const float *a, float *t, float *sums) {
+  constexpr int kSide = 16, kBlocks = kC / kSide;
+  const int thread = static_cast<int>(threadIdx.x), row = thread / kSide, column = thread % kSide;
+  if (thread < kC) {
+    const int first = row * kSide;
+    float x[kSide];
+#pragma unroll
+    for (int i = 0; i < kSide; ++i) {
+      x[i] = i == column ? 1.0f : 0.0f;
+#pragma unroll
+      for (int m = 0; m < i; ++m)
+        x[i] -= a[(first + i) * kPitch + first + m] * x[m];
+      t[(first + i) * kPitch + first + column] = x[i];
+    }
+  }
+#pragma unroll
+  for (int away = 1; away < kBlocks; ++away) {
+    __syncthreads();
+    float sum[kBlocks - 1] = {};
+#pragma unroll
+    for (int m = 0; m < away * kSide; ++m)
+#pragma unroll
+      for (int block = 0; block + away < kBlocks; ++block)
+        sum[block] += a[((block + away) * kSide + row) * kPitch + block * kSide + m] *
+                      t[(block * kSide + m) * kPitch + block * kSide + column];
+#pragma unroll
+    for (int block = 0; block + away < kBlocks; ++block)
+      sums[(block * kSide + row) * (kSide + 1) + column] = sum[block];
+    __syncthreads();
+#pragma unroll
+    for (int block = 0; block + away < kBlocks; ++block) {
+      const int top = (block + away) * kSide, left = block * kSide;
+      float last = 0;
+#pragma unroll
+      for (int m = 0; m < kSide; ++m)
+        last += t[(top + row) * kPitch + top + m] * sums[(left + m) * (kSide + 1) + column];
+      t[(top + row) * kPitch + left + column] = -last;
+      t[(left + row) * kPitch + top + column] = 0; // above the diagonal
+    }
+  }
+  __syncthreads();
+}
+
+constexpr int kFloatsOfSums = 3 * 16 * 17;
+constexpr int kBytesMax = 99 << 10; ///< that blocks have on all GPUs since Ampere
+
+template <int K> struct Preparing {
+  static constexpr int kRows = kC * K * 2; ///< bytes of a tile
+  static constexpr int kBytes =
+      2 * kRows + 4 * (2 * kC * kPitch + kFloatsOfSums) + int{sizeof(Numbers)};
+  static_assert(kBytes <= kBytesMax);
+};
+
+template <int K>
+__global__ void __launch_bounds__(kThreads, 3)
+    prepareChunks(const __grid_constant__ Rule p, const __grid_constant__ RuleChunks c) {
+  awaitPrevious();
+  extern __shared__ __align__(128) unsigned char memory[];
+  const uint32_t q = sharedAddress(memory), k = q + Preparing<K>::kRows;
+  float *a = reinterpret_cast<float *>(memory + 2 * Preparing<K>::kRows), *t = a + kC * kPitch,
+        *rest = t + kC * kPitch;
+  auto &numbers = *reinterpret_cast<Numbers *>(rest + kFloatsOfSums);
+  const Chunk chunk(p, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
+                    static_cast<int>(blockIdx.z));
+  chunk.copyKeys<K, kThreads>(p, p.q, q);
+  chunk.copyKeys<K, kThreads>(p, p.k, k);
+  endCopies();
+  chunk.load(p, numbers);
+  awaitCopies<0>();
+  __syncthreads();
+  if (threadIdx.x == 0)
+    c.gains[chunk.index] = numbers.front[kC - 1];
+  makeUnits<K, kThreads>(q, p.eps, rsqrtf(static_cast<float>(K)), [&](int i, int piece, auto &x) {
+    *reinterpret_cast<uint4 *>(c.queries + (chunk.index * kC + i) * K + piece * kPiece) =
+        packedPiece(x, numbers.front[i]);
+  });
+  makeUnits<K, kThreads>(k, p.eps, 1.0f, [&](int i, int piece, auto &x) {
+    *reinterpret_cast<uint4 *>(c.keys + (chunk.index * kC + i) * K + piece * kPiece) =
+        packedPiece(x, numbers.back[i]);
+  });
+  __syncthreads();
+
+  const Part part(kC / 2), wide(K / 2);
+  float kk[4][4] = {}, qk[4][4] = {};
+  addProduct<K, Lies::Along, K, Lies::Along, K>(kk, k, part.row, k, part.column);
+  addProduct<K, Lies::Along, K, Lies::Along, K>(qk, q, part.row, k, part.column);
+  __syncthreads(); // all have read the queries, whose place values take
+  const auto copyValues = [&](int from) {
+    for (int i = 0; i < K / kC && from + i * kC < p.values; ++i)
+      chunk.copyValues<kThreads>(p, p.v, q + i * kSquare, from + i * kC);
+    endCopies();
+  };
+  copyValues(0);
+  const Decays<4> decays(numbers, part);
+#pragma unroll
+  for (int n = 0; n < 4; ++n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = part.laneRow(half), j = part.laneColumn(n);
+      float reads[2], strengths[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float decay = i >= j + e ? decays.get(half, n, e) : 0.0f;
+        reads[e] = qk[n][2 * half + e] * decay;
+        strengths[e] = i > j + e ? decays.betas[half] * kk[n][2 * half + e] * decay : 0.0f;
+      }
+      setPair(c.reads + (chunk.index * kC + i) * kC + j, {reads[0], reads[1]});
+      *reinterpret_cast<float2 *>(a + i * kPitch + j) = {strengths[0], strengths[1]};
+    }
+  __syncthreads();
+  invert(a, t, rest);
+
+  // T·β takes the place of A, and the values that of queries.
+  const uint32_t scaled = sharedAddress(a);
+  for (int i = static_cast<int>(threadIdx.x); i < kC * kC / 2; i += kThreads) {
+    const int row = i / (kC / 2), column = i % (kC / 2) * 2;
+    const float2 x = {t[row * kPitch + column], t[row * kPitch + column + 1]};
+    setPair<kC>(scaled, row, column, {x.x * numbers.beta[column], x.y * numbers.beta[column + 1]});
+    if (c.inverse)
+      setPair(c.inverse + (chunk.index * kC + row) * kC + column, x);
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < kC * K / 2; i += kThreads) {
+    const int row = i / (K / 2), column = i % (K / 2) * 2;
+    const float2 x = pairOf<K>(k, row, column);
+    const float factor = numbers.front[row];
+    setPair<K>(k, row, column, {x.x * factor, x.y * factor});
+  }
+  __syncthreads();
+  float w[K / 16][4] = {};
+  addProduct<kC, Lies::Along, K, Lies::Across, kC>(w, scaled, wide.row, k, wide.column);
+  forPairs(wide, w, [&](int i, int j, float2 &x) {
+    setPair(c.weights + (chunk.index * kC + i) * K + j, x);
+  });
+  for (int from = 0; from < p.values; from += K) {
+    if (from > 0)
+      copyValues(from);
+    awaitCopies<0>();
+    __syncthreads();
+    for (int i = 0; i < K / kC && from + i * kC < p.values; ++i) {
+      float u[4][4] = {};
+      addProduct<kC, Lies::Along, kC, Lies::Across, kC>(u, scaled, part.row, q + i * kSquare,
+                                                        part.column);
+      forPairs(part, u, [&](int row, int j, float2 &x) {
+        setPair(c.values + (chunk.index * kC + row) * p.values + from + i * kC + j, x);
+      });
+    }
+    __syncthreads();
+  }
+}
+
+/// Copies a matrix of kC rows that lie one behind the other.
+template <int kColumns, int kCount>
+__device__ __forceinline__ void copyTile(uint32_t tile, const uint16_t *from, int64_t index) {
+  copyRows<kColumns, kC, kCount>(tile, from + index * kC * kColumns, kColumns, 0, kC, kColumns);
+}
+
+template <int K> struct Scanning {
+  static constexpr int kRows = kC * K * 2;
+  static constexpr int kBytes = 4 * kRows + 2 * kSquare, kBytesBack = 4 * kRows + 3 * kSquare;
+  static_assert(kBytesBack <= kBytesMax);
+};
+
+/// 64 columns of a state, or of its gradient, in the registers of a block.
+template <int K> struct State {
+  float sums[K / kC][4][4] = {};
+
+  /// Writes it to a tile, and to global memory whose rows are `pitch` apart, unless that is null.
+  __device__ __forceinline__ void write(const Part &part, uint32_t tile, uint16_t *to, int pitch) {
+#pragma unroll
+    for (int m = 0; m < K / kC; ++m)
+      forPairs(part, sums[m], [&](int i, int j, float2 &x) {
+        setPair<kC>(tile, m * kC + i, j, x);
+        if (to)
+          setPair(to + (m * kC + i) * pitch + j, x);
+      });
+  }
+  __device__ __forceinline__ void scale(float factor) {
+#pragma unroll
+    for (int m = 0; m < K / kC; ++m)
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          sums[m][n][e] *= factor;
+  }
+  /// Adds aᵀ·b.
+  __device__ __forceinline__ void add(const Part &part, uint32_t a, uint32_t b) {
+#pragma unroll
+    for (int m = 0; m < K / kC; ++m)
+      addProduct<K, Lies::Across, kC, Lies::Across, kC>(sums[m], a, m * kC + part.row, b,
+                                                        part.column);
+  }
+};
+
+/// Computes o, or with kKeeps what the gradient needs: u, and S in front of each chunk.
+template <int K, bool kKeeps>
+__global__ void __launch_bounds__(kThreads)
+    scanChunks(const __grid_constant__ Rule p, const __grid_constant__ RuleChunks c) {
+  awaitPrevious();
+  extern __shared__ __align__(128) unsigned char memory[];
+  constexpr int kRows = Scanning<K>::kRows;
+  const uint32_t w = sharedAddress(memory), keys = w + kRows, s = keys + kRows, u = s + kRows,
+                 q = u + kSquare, reads = q + kRows;
+  const Part part(kC / 2);
+  const int from = static_cast<int>(blockIdx.x) * kC;
+  State<K> state;
+  for (int i = 0; i < Chunk::ceilOf(p.length); ++i) {
+    const Chunk chunk(p, i, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z));
+    copyTile<K, kThreads>(w, c.weights, chunk.index);
+    copyTile<K, kThreads>(keys, c.keys, chunk.index);
+    if constexpr (!kKeeps) {
+      copyTile<K, kThreads>(q, c.queries, chunk.index);
+      copyTile<kC, kThreads>(reads, c.reads, chunk.index);
+    }
+    endCopies();
+    const float gain = c.gains[chunk.index];
+    state.write(part, s, kKeeps ? c.states + chunk.index * K * p.values + from : nullptr, p.values);
+    float news[4][4] = {};
+    awaitCopies<0>();
+    __syncthreads();
+    addProduct<K, Lies::Along, kC, Lies::Across, K>(news, w, part.row, s, part.column);
+    forPairs(part, news, [&](int row, int column, float2 &x) {
+      const int64_t at = (chunk.index * kC + row) * p.values + from + column;
+      const float2 own = unpacked(*reinterpret_cast<const uint32_t *>(c.values + at));
+      x = {own.x - x.x, own.y - x.y};
+      setPair<kC>(u, row, column, x);
+      if constexpr (kKeeps)
+        setPair(c.news + at, x);
+    });
+    __syncthreads();
+    if constexpr (!kKeeps) {
+      float o[4][4] = {};
+      addProduct<K, Lies::Along, kC, Lies::Across, K>(o, q, part.row, s, part.column);
+      addProduct<kC, Lies::Along, kC, Lies::Across, kC>(o, reads, part.row, u, part.column);
+      forPairs(part, o, [&](int row, int column, float2 &x) {
+        if (chunk.has(p, row))
+          setPair(p.o, chunk.at(p, row) * p.values + from + column, x);
+      });
+    }
+    state.scale(gain);
+    state.add(part, keys, u);
+    __syncthreads();
+  }
+}
+
+/// Goes back through the chunks with the gradient of the state behind each: keeps it, and -du.
+template <int K>
+__global__ void __launch_bounds__(kThreads)
+    scanBack(const __grid_constant__ Rule p, const __grid_constant__ RuleChunks c) {
+  awaitPrevious();
+  extern __shared__ __align__(128) unsigned char memory[];
+  constexpr int kRows = Scanning<K>::kRows;
+  const uint32_t w = sharedAddress(memory), keys = w + kRows, q = keys + kRows, s = q + kRows,
+                 du = s + kRows, reads = du + kSquare, dOut = reads + kSquare;
+  const Part part(kC / 2);
+  const int from = static_cast<int>(blockIdx.x) * kC;
+  State<K> state;
+  for (int i = static_cast<int>(Chunk::ceilOf(p.length)) - 1; i >= 0; --i) {
+    const Chunk chunk(p, i, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z));
+    copyTile<K, kThreads>(w, c.weights, chunk.index);
+    copyTile<K, kThreads>(keys, c.keys, chunk.index);
+    copyTile<K, kThreads>(q, c.queries, chunk.index);
+    copyTile<kC, kThreads>(reads, c.reads, chunk.index);
+    chunk.copyValues<kThreads>(p, p.o, dOut, from);
+    endCopies();
+    const float gain = c.gains[chunk.index];
+    state.write(part, s, c.dStates + chunk.index * K * p.values + from, p.values);
+    awaitCopies<0>();
+    __syncthreads();
+    float sums[4][4] = {};
+    addProduct<kC, Lies::Across, kC, Lies::Across, kC>(sums, reads, part.row, dOut, part.column);
+    addProduct<K, Lies::Along, kC, Lies::Across, K>(sums, keys, part.row, s, part.column);
+    forPairs(part, sums, [&](int row, int column, float2 &x) {
+      x = {-x.x, -x.y};
+      setPair<kC>(du, row, column, x);
+      setPair(c.dNews + (chunk.index * kC + row) * p.values + from + column, x);
+    });
+    __syncthreads();
+    state.scale(gain);
+    state.add(part, q, dOut);
+    state.add(part, w, du);
+    __syncthreads();
+  }
+}
+
+/// What the threads of differentiateChunks add up: for each row, by the four groups of warps, and
+/// for each column, by the four warps of a group.
+struct Sums {
+  float beta[4][kC], row[4][kC], column[4][kC], all[kMoreThreads / kWarp];
+};
+
+template <int K> struct Differentiating {
+  static constexpr int kRows = kC * K * 2;
+  static constexpr int kTiles = std::max(5 * kSquare + 2 * kRows, 5 * kRows);
+  static constexpr int kBytes = kTiles + kSquare + int{sizeof(Numbers)} + int{sizeof(Sums)};
+  static_assert(kBytes <= kBytesMax);
+};
+
+template <int K>
+__global__ void __launch_bounds__(kMoreThreads)
+    differentiateChunks(const __grid_constant__ Rule p, const __grid_constant__ RuleChunks c) {
+  awaitPrevious();
+  extern __shared__ __align__(128) unsigned char memory[];
+  constexpr int kRows = Differentiating<K>::kRows;
+  const uint32_t tiles = sharedAddress(memory), inverse = tiles + Differentiating<K>::kTiles;
+  auto &numbers = *reinterpret_cast<Numbers *>(memory + Differentiating<K>::kTiles + kSquare);
+  auto &total = *reinterpret_cast<Sums *>(&numbers + 1);
+  const Chunk chunk(p, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
+                    static_cast<int>(blockIdx.z));
+  const Part part(kC / 4), wide(K / 4);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
+  copyTile<kC, kMoreThreads>(inverse, c.inverse, chunk.index);
+  chunk.load(p, numbers);
+
+  // From the state and its gradient, 64 channels of v after the other.
+  float dq[K / 32][4] = {}, dk[K / 32][4] = {}, dw[K / 32][4] = {}, dp[2][4] = {}, da[2][4] = {};
+  float ofBeta[2] = {}, ofRow[2] = {}, all = 0; // of the lane's two rows; the gradient of G_C
+  for (int from = 0; from < p.values; from += kC) {
+    const uint32_t dOut = tiles, u = dOut + kSquare, du = u + kSquare, values = du + kSquare,
+                   dv = values + kSquare, s = dv + kSquare, ds = s + kRows;
+    const int64_t at = chunk.index * kC * p.values + from,
+                  ofState = chunk.index * K * p.values + from;
+    chunk.copyValues<kMoreThreads>(p, p.o, dOut, from);
+    copyRows<kC, kC, kMoreThreads>(u, c.news + at, p.values, 0, kC, kC);
+    copyRows<kC, kC, kMoreThreads>(du, c.dNews + at, p.values, 0, kC, kC);
+    copyRows<kC, kC, kMoreThreads>(values, c.values + at, p.values, 0, kC, kC);
+    copyRows<kC, K, kMoreThreads>(s, c.states + ofState, p.values, 0, K, kC);
+    copyRows<kC, K, kMoreThreads>(ds, c.dStates + ofState, p.values, 0, K, kC);
+    endCopies();
+    awaitCopies<0>();
+    __syncthreads();
+    addProduct<kC, Lies::Along, kC, Lies::Along, kC>(dq, dOut, wide.row, s, wide.column);
+    addProduct<kC, Lies::Along, kC, Lies::Along, kC>(dw, du, wide.row, s, wide.column);
+    addProduct<kC, Lies::Along, kC, Lies::Along, kC>(dk, u, wide.row, ds, wide.column);
+    addProduct<kC, Lies::Along, kC, Lies::Along, kC>(dp, dOut, part.row, u, part.column);
+    float gradient[2][4] = {};
+    addProduct<kC, Lies::Across, kC, Lies::Across, kC>(gradient, inverse, part.row, du,
+                                                       part.column);
+    forPairs(part, gradient, [&](int half, int i, int j, float2 &x) {
+      x = {-x.x, -x.y};
+      setPair<kC>(dv, i, j, x);
+      if (!chunk.has(p, i))
+        return;
+      const int64_t of = chunk.at(p, i) * p.values + from + j;
+      const float2 own =
+          unpacked(*reinterpret_cast<const uint32_t *>(static_cast<const uint16_t *>(p.v.p) + of));
+      ofBeta[half] += x.x * own.x + x.y * own.y;
+      setPair(p.dv, of, {x.x * numbers.beta[i], x.y * numbers.beta[i]});
+    });
+    for (int i = static_cast<int>(threadIdx.x); i < K * kC / 2; i += kMoreThreads) {
+      const float2 x = pairOf<kC>(s, i / (kC / 2), i % (kC / 2) * 2),
+                   y = pairOf<kC>(ds, i / (kC / 2), i % (kC / 2) * 2);
+      all += x.x * y.x + x.y * y.y;
+    }
+    __syncthreads();
+    addProduct<kC, Lies::Along, kC, Lies::Along, kC>(da, dv, part.row, values, part.column);
+    __syncthreads();
+  }
+  all *= numbers.front[kC - 1];
+
+  // From W: the gradient of β·k·e^G, and the rest of that of A.
+  const uint32_t ofW = tiles, w = ofW + kRows, q = w + kRows, k = q + kRows, ofKeys = k + kRows;
+  copyTile<K, kMoreThreads>(w, c.weights, chunk.index);
+  chunk.copyKeys<K, kMoreThreads>(p, p.q, q);
+  chunk.copyKeys<K, kMoreThreads>(p, p.k, k);
+  endCopies();
+  forPairs(wide, dw, [&](int i, int j, float2 &x) { setPair<K>(ofW, i, j, x); });
+  awaitCopies<0>();
+  __syncthreads();
+  makeUnits<K, kMoreThreads>(q, p.eps, rsqrtf(static_cast<float>(K)), [](int, int, auto &) {});
+  makeUnits<K, kMoreThreads>(k, p.eps, 1.0f, [](int, int, auto &) {});
+  float fromW[K / 32][4] = {};
+  addProduct<kC, Lies::Across, K, Lies::Across, kC>(fromW, inverse, wide.row, ofW, wide.column);
+  forPairs(wide, fromW, [&](int i, int j, float2 &x) { setPair<K>(ofKeys, i, j, x); });
+  __syncthreads();
+  addProduct<K, Lies::Along, K, Lies::Along, K>(da, ofKeys, part.row, w, part.column);
+  float kk[2][4] = {}, qk[2][4] = {};
+  addProduct<K, Lies::Along, K, Lies::Along, K>(kk, k, part.row, k, part.column);
+  addProduct<K, Lies::Along, K, Lies::Along, K>(qk, q, part.row, k, part.column);
+  __syncthreads();
+
+  // The gradients of kkᵀ and qkᵀ take the places of W and its gradient.
+  const uint32_t ofKk = ofW, ofQk = w;
+  const Decays<2> decays(numbers, part);
+  float ofColumn[2][2] = {};
+#pragma unroll
+  for (int n = 0; n < 2; ++n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = part.laneRow(half), j = part.laneColumn(n);
+      float ofPair[2][2] = {};
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (i < j + e)
+          continue;
+        const float pair = decays.get(half, n, e), beta = decays.betas[half];
+        float both = dp[n][2 * half + e] * qk[n][2 * half + e] * pair;
+        ofPair[1][e] = dp[n][2 * half + e] * pair;
+        if (i > j + e) {
+          const float gradient = -da[n][2 * half + e] * pair;
+          ofPair[0][e] = gradient * beta;
+          ofBeta[half] += gradient * kk[n][2 * half + e];
+          both += gradient * beta * kk[n][2 * half + e];
+        }
+        ofRow[half] += both, ofColumn[n][e] += both;
+      }
+      setPair<kC>(ofKk, i, j, {ofPair[0][0], ofPair[0][1]});
+      setPair<kC>(ofQk, i, j, {ofPair[1][0], ofPair[1][1]});
+    }
+  __syncthreads();
+
+  forPairs(wide, dq, [&](int half, int i, int j, float2 &x) {
+    const float2 own = pairOf<K>(q, i, j);
+    const float front = numbers.front[i];
+    x = {x.x * front, x.y * front};
+    ofRow[half] += x.x * own.x + x.y * own.y;
+  });
+  addProduct<kC, Lies::Along, K, Lies::Across, kC>(dq, ofQk, wide.row, k, wide.column);
+  const auto write = [&](float *to, float(&sums)[K / 32][4]) {
+    forPairs(wide, sums, [&](int i, int j, float2 &x) {
+      if (chunk.has(p, i))
+        *reinterpret_cast<float2 *>(to + chunk.at(p, i) * K + j) = x;
+    });
+  };
+  write(p.dq, dq);
+#pragma unroll
+  for (int n = 0; n < K / 32; ++n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = wide.laneRow(half);
+      const float2 own = pairOf<K>(k, i, wide.laneColumn(n));
+      const float front = numbers.front[i], back = numbers.back[i];
+      const float dot = fromW[n][2 * half] * own.x + fromW[n][2 * half + 1] * own.y;
+      const float kept = back * (dk[n][2 * half] * own.x + dk[n][2 * half + 1] * own.y);
+      ofBeta[half] += front * dot;
+      ofRow[half] += numbers.beta[i] * front * dot - kept;
+      all += kept;
+#pragma unroll
+      for (int e = 2 * half; e < 2 * half + 2; ++e)
+        dk[n][e] = dk[n][e] * back + numbers.beta[i] * front * fromW[n][e];
+    }
+  addProduct<kC, Lies::Across, K, Lies::Across, kC>(dk, ofQk, wide.row, q, wide.column);
+  addProduct<kC, Lies::Along, K, Lies::Across, kC>(dk, ofKk, wide.row, k, wide.column);
+  addProduct<kC, Lies::Across, K, Lies::Across, kC>(dk, ofKk, wide.row, k, wide.column);
+  write(p.dk, dk);
+
+  // The sums over rows, columns and the chunk, and with them the gradients of G and β.
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int by = 1; by < 4; by *= 2) {
+      ofBeta[half] += __shfl_xor_sync(0xffffffffu, ofBeta[half], by);
+      ofRow[half] += __shfl_xor_sync(0xffffffffu, ofRow[half], by);
+    }
+    if (lane % 4 == 0) {
+      total.beta[warp / 4][part.laneRow(half)] = ofBeta[half];
+      total.row[warp / 4][part.laneRow(half)] = ofRow[half];
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 2; ++n)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+#pragma unroll
+      for (int by = 4; by < kWarp; by *= 2)
+        ofColumn[n][e] += __shfl_xor_sync(0xffffffffu, ofColumn[n][e], by);
+      if (lane < 4)
+        total.column[warp % 4][part.laneColumn(n) + e] = ofColumn[n][e];
+    }
+#pragma unroll
+  for (int by = 1; by < kWarp; by *= 2)
+    all += __shfl_xor_sync(0xffffffffu, all, by);
+  if (lane == 0)
+    total.all[warp] = all;
+  __syncthreads();
+  const int i = static_cast<int>(threadIdx.x);
+  float ofSum = 0, beta = 0;
+  if (i < kC) {
+    for (int m = 0; m < 4; ++m)
+      ofSum += total.row[m][i] - total.column[m][i], beta += total.beta[m][i];
+    for (int m = 0; i == kC - 1 && m < kMoreThreads / kWarp; ++m)
+      ofSum += total.all[m];
+#pragma unroll
+    for (int by = 1; by < kWarp; by *= 2) { // a position's log is in the sums of all behind it
+      const float behind = __shfl_down_sync(0xffffffffu, ofSum, static_cast<unsigned>(by));
+      ofSum += lane + by < kWarp ? behind : 0.0f;
+    }
+  }
+  __syncthreads();
+  if (i == kWarp)
+    total.all[0] = ofSum;
+  __syncthreads();
+  float sums[2] = {};
+  if (i < kC) {
+    if (i < kWarp)
+      ofSum += total.all[0];
+    if (chunk.has(p, i)) {
+      const float dLog = numbers.document[i] == chunk.begin + i ? 0.0f : ofSum;
+      setElement(p.da, chunk.at(p, i), dLog * numbers.slope[i]);
+      setElement(p.db, chunk.at(p, i), beta * numbers.beta[i] * (1.0f - numbers.beta[i]));
+      sums[0] = dLog * numbers.log[i], sums[1] = dLog * numbers.slope[i];
+    }
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int by = 1; by < kWarp; by *= 2)
+        sums[m] += __shfl_xor_sync(0xffffffffu, sums[m], by);
+    if (lane == 0)
+      total.row[warp][0] = sums[0], total.row[warp][1] = sums[1];
+  }
+  __syncthreads();
+  if (i < 2) {
+    const int64_t of = chunk.sample * Chunk::ceilOf(p.length) + chunk.begin / kC;
+    p.sums[(of * 2 + i) * p.heads + chunk.head] = total.row[0][i] + total.row[1][i];
+  }
+}
+
+template <typename Kernel>
+void launch(Kernel *kernel, dim3 grid, int threads, int bytes, const Call &call, const Rule &rule,
+            const RuleChunks &chunks) {
+  static_cast<void>(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  launchKernel(kernel, grid, static_cast<unsigned>(threads), static_cast<size_t>(bytes),
+               queueOf(call), rule, chunks);
+}
+
+/// Grids of chunks, and of blocks that go through them.
+struct Grids {
+  dim3 chunks, scans;
+  explicit Grids(const Rule &rule)
+      : chunks(static_cast<unsigned>(ceilDiv(rule.length, kC)), static_cast<unsigned>(rule.heads),
+               static_cast<unsigned>(rule.samples)),
+        scans(static_cast<unsigned>(rule.values / kC), chunks.y, chunks.z) {}
+};
+
+template <int K> void launchRule(const Call &call, const Rule &rule, const RuleChunks &chunks) {
+  const Grids grids(rule);
+  launch(prepareChunks<K>, grids.chunks, kThreads, Preparing<K>::kBytes, call, rule, chunks);
+  launch(scanChunks<K, false>, grids.scans, kThreads, Scanning<K>::kBytes, call, rule, chunks);
+}
+
+template <int K> void launchRuleBwd(const Call &call, const Rule &rule, const RuleChunks &chunks) {
+  const Grids grids(rule);
+  launch(prepareChunks<K>, grids.chunks, kThreads, Preparing<K>::kBytes, call, rule, chunks);
+  launch(scanChunks<K, true>, grids.scans, kThreads, Scanning<K>::kBytes, call, rule, chunks);
+  launch(scanBack<K>, grids.scans, kThreads, Scanning<K>::kBytesBack, call, rule, chunks);
+  launch(differentiateChunks<K>, grids.chunks, kMoreThreads, Differentiating<K>::kBytes, call, rule,
+         chunks);
+}
+
+} // namespace
+
+RuleChunks::RuleChunks(const Rule &rule, bool isGradient, host::Scratch &scratch) {
+  const int64_t count = rule.samples * rule.heads * ceilDiv(rule.length, kC);
+  const auto rows = [&](int64_t columns) { return scratch.take<uint16_t>(count * kC * columns); };
+  queries = rows(rule.keys), keys = rows(rule.keys), weights = rows(rule.keys);
+  reads = rows(kC), values = rows(rule.values);
+  gains = scratch.take<float>(count);
+  if (!isGradient)
+    return;
+  inverse = rows(kC), news = rows(rule.values), dNews = rows(rule.values);
+  states = scratch.take<uint16_t>(count * rule.keys * rule.values);
+  dStates = scratch.take<uint16_t>(count * rule.keys * rule.values);
+}
+
+void launchRuleTiles(const Call &call, const Rule &rule, const RuleChunks &chunks) {
+  (rule.keys == 64 ? launchRule<64> : launchRule<128>)(call, rule, chunks);
+}
+
+void launchRuleTilesBwd(const Call &call, const Rule &rule, const RuleChunks &chunks) {
+  (rule.keys == 64 ? launchRuleBwd<64> : launchRuleBwd<128>)(call, rule, chunks);
+}
+
+} // namespace shardc::kernels::cuda
