@@ -35,13 +35,11 @@ public:
     if (!status.isOk())
       list_.push_back(status);
   }
-  /// Prints the faults. The exit status is 1 if there are any, regardless of their kind.
-  int finish() const {
+  void print() const {
     for (size_t i = 0; i < std::min(list_.size(), kListed); ++i)
       finishCkpt(list_[i]);
     if (list_.size() > kListed)
       reportCkpt(makeReport(report::MoreFindings, list_.size() - kListed));
-    return list_.empty() ? 0 : 1;
   }
   size_t size() const { return list_.size(); }
 
@@ -127,36 +125,29 @@ void remarkStrayFiles(const CheckpointReader &reader) {
 
 /// Runs every check even after one has failed, so that one call lists all faults. The last line
 /// names what cannot be checked because the format has no checksum for it.
-int runVerify(const VerifyOptions &options) {
-  Result<std::string> folder = checkpoint::findCheckpoint(options.path);
-  if (!folder.isOk())
-    return finishCkpt(folder.status());
-  Result<checkpoint::CheckpointFormat> format = checkpoint::detectFormat(*folder);
-  if (!format.isOk())
-    return finishCkpt(format.status());
-  Result<CheckpointReader> reader =
-      CheckpointReader::open(*folder, checkpoint::Verify::Whole, reportCkpt);
-  if (!reader.isOk())
-    return finishCkpt(reader.status());
-  Findings findings;
-  findings.add(reader->checkIntegrity());
-  verifyItems(*reader, options.threads, findings);
-  findings.add(reader->verifyFiles());
+Status verify(const VerifyOptions &options, Findings &findings) {
+  ASSIGN_OR_RETURN(std::string folder, checkpoint::findCheckpoint(options.path));
+  ASSIGN_OR_RETURN(checkpoint::CheckpointFormat format, checkpoint::detectFormat(folder));
+  ASSIGN_OR_RETURN(CheckpointReader reader,
+                   CheckpointReader::open(folder, checkpoint::Verify::Whole, reportCkpt));
+  findings.add(reader.checkIntegrity());
+  verifyItems(reader, options.threads, findings);
+  findings.add(reader.verifyFiles());
   bool hasJson = false;
-  findings.add(verifyIntegrityJson(reader->files(), findings, hasJson));
+  findings.add(verifyIntegrityJson(reader.files(), findings, hasJson));
   if (findings.size() == 0) // checks that the items fit together
-    findings.add(checkpoint::CheckpointView::open(*folder).status());
-  for (const Report &warning : reader->metadata().warnings)
+    findings.add(checkpoint::CheckpointView::open(folder).status());
+  for (const Report &warning : reader.metadata().warnings)
     reportCkpt(warning);
-  remarkStrayFiles(*reader);
-  if (int status = findings.finish(); status != 0)
-    return status;
-  printOut("'{}' is undamaged: {}, {}; checked by {}\n", plan::printable(*folder),
-           formatName(*format), contentsText(*folder),
-           reader->hasIntegrity() ? "the checksums of every file"
-           : hasJson              ? "SHA-256 of its files and the checksums of its records"
-                                  : "the checksums of its records; '.metadata' has none");
-  return 0;
+  remarkStrayFiles(reader);
+  findings.print();
+  if (findings.size() == 0)
+    printOut("'{}' is undamaged: {}, {}; checked by {}\n", plan::printable(folder),
+             formatName(format), contentsText(folder),
+             reader.hasIntegrity() ? "the checksums of every file"
+             : hasJson             ? "SHA-256 of its files and the checksums of its records"
+                                   : "the checksums of its records; '.metadata' has none");
+  return Status::ok();
 }
 
 } // namespace
@@ -167,7 +158,12 @@ void addCkptVerify(cli::Command &ckpt, int &status) {
       ckpt.addCommand("verify", "check structure, coverage, sizes and checksums");
   command.option("checkpoint", options->path, "its folder, or a folder of checkpoints").required();
   command.option("--threads", options->threads, "threads that read").threadCount().showsDefault();
-  command.onUse([options, &status] { status = runVerify(*options); });
+  command.onUse([options, &status] {
+    Findings findings;
+    status = finishCkpt(verify(*options, findings));
+    if (findings.size() > 0)
+      status = 1; // regardless of their kind
+  });
 }
 
 } // namespace shardc::tools
