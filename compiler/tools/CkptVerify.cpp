@@ -7,6 +7,7 @@
 #include "runtime/base/Json.h"
 #include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/Thread.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/plan/Text.h"
@@ -56,20 +57,18 @@ void verifyItems(const CheckpointReader &reader, int threads, Findings &findings
   ProgressBar bar("verifying");
   checkpoint::ConvertProgress emit = bar.callback();
   checkpoint::ProgressSum progress(emit, total);
-  std::atomic<size_t> next{0};
-  findings.add(checkpoint::onThreads(threads, [&](int, const std::atomic<bool> &) {
-    size_t count = metadata.tensors.size() + metadata.objects.size();
-    for (size_t i = next++; i < count; i = next++) {
-      if (i >= metadata.tensors.size()) {
-        findings.add(reader.verifyObject(metadata.objects[i - metadata.tensors.size()]));
-        continue;
-      }
+  auto verify = [&](size_t i, size_t) {
+    if (i < metadata.tensors.size()) {
       const TensorMeta &tensor = metadata.tensors[i];
       findings.add(reader.verifyTensor(tensor));
       progress.add(tensorBytes(tensor.type, tensor.shape).value_or(0));
+    } else {
+      findings.add(reader.verifyObject(metadata.objects[i - metadata.tensors.size()]));
     }
     return Status::ok(); // later items are checked, too
-  }));
+  };
+  findings.add(runOnThreads(static_cast<size_t>(threads),
+                            metadata.tensors.size() + metadata.objects.size(), verify));
 }
 
 /// Checks the files against Megatron's own `integrity.json`, which has a SHA-256 for each file.
