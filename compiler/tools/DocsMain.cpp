@@ -127,7 +127,7 @@ std::vector<Page> pages(const std::string &commands) {
           {"diagnostics.md", {tools::diagnosticReference(), tools::verifierReference()}},
           {"messages.md", {tools::messageReference()}},
           {"ops.md", tools::opReference()},
-          {"kinds.md", {tools::kindReference()}},
+          {"kinds.md", tools::kindReference()},
           {"passes.md", {tools::passReference()}},
           {"devices.md", tools::deviceReference()},
           {"job.md", {tools::jobReference()}},

@@ -43,6 +43,26 @@ std::string codeCell(std::string_view text) {
   return out;
 }
 
+std::string code(std::string_view text) { return fmt::format("`{}`", text); }
+
+/// Tables in Markdown, one after the other.
+class Tables {
+public:
+  void begin(std::string_view head) {
+    std::string line = "|";
+    for (auto columns = std::ranges::count(head, '|') + 1; columns > 0; --columns)
+      line += "---|";
+    texts.push_back(fmt::format("| {} |\n{}\n", head, line));
+  }
+  void row(const auto &...cells) {
+    texts.back() += "|";
+    ((texts.back() += fmt::format(" {} |", cells)), ...);
+    texts.back() += "\n";
+  }
+
+  std::vector<std::string> texts;
+};
+
 std::string orDash(std::string_view text) { return text.empty() ? "-" : std::string(text); }
 
 std::string_view view(llvm::StringRef text) { return {text.data(), text.size()}; }
@@ -160,63 +180,50 @@ std::string messageReference() {
 
 /// The tables of facts about ops, and the entries of their columns.
 std::vector<std::string> opColumns() {
-  std::vector<std::string> tables;
-  auto table = [&](std::string_view head) {
-    auto columns = std::ranges::count(head, '|') + 1;
-    std::string line = "|";
-    for (auto i = columns; i > 0; --i)
-      line += "---|";
-    tables.push_back(fmt::format("| {} |\n{}\n", head, line));
-  };
-  auto row = [&](auto... columns) {
-    tables.back() += "|";
-    ((tables.back() += fmt::format(" {} |", columns)), ...);
-    tables.back() += "\n";
-  };
-  auto code = [](std::string_view text) { return fmt::format("`{}`", text); };
-  auto nameOf = [&](plan::OpKind kind) { return code(plan::opInfo(kind).name); };
-  table("op | the rank with index i has the i-th of n equal parts:");
+  Tables tables;
+  auto nameOf = [](plan::OpKind kind) { return code(plan::opInfo(kind).name); };
+  tables.begin("op | the rank with index i has the i-th of n equal parts:");
   for (const plan::OpInfo &op : plan::kOpInfos)
     if (op.takesIndex())
-      row(code(op.name), op.indexed);
-  table("op | if the rank has a part of the rows");
+      tables.row(code(op.name), op.indexed);
+  tables.begin("op | if the rank has a part of the rows");
   for (const plan::OpInfo &op : plan::kOpInfos)
     if (op.takesOwnRows())
-      row(code(op.name), op.ownRows);
-  table("op | result | where");
-#define MINUS_INFINITY(op, result, where) row(nameOf(plan::OpKind::op), result, where);
+      tables.row(code(op.name), op.ownRows);
+  tables.begin("op | result | where");
+#define MINUS_INFINITY(op, result, where) tables.row(nameOf(plan::OpKind::op), result, where);
 #include "runtime/plan/Ops.def"
-  table("op | nodes at most");
+  tables.begin("op | nodes at most");
   for (const plan::OpInfo &op : plan::kOpInfos)
     if (op.nodes > 1 || op.tensorNodes > 0)
-      row(code(op.name),
-          op.tensorNodes == 0
-              ? fmt::format("{}", op.nodes)
-              : fmt::format("{}, {} more for each tensor that does not begin with zeros", op.nodes,
-                            op.tensorNodes));
-  table("op | conjugate");
+      tables.row(code(op.name),
+                 op.tensorNodes == 0
+                     ? fmt::format("{}", op.nodes)
+                     : fmt::format("{}, {} more for each tensor that does not begin with zeros",
+                                   op.nodes, op.tensorNodes));
+  tables.begin("op | conjugate");
   for (const plan::OpInfo &op : plan::kOpInfos)
     if (op.collective)
-      row(code(op.name), op.collective->conjugate ? nameOf(*op.collective->conjugate)
-                                                  : "none: the gradient is the same");
-  table("mark | meaning");
-#define FACTOR_MARKS(mark, meaning) row(code(codeCell(mark)), cell(meaning));
+      tables.row(code(op.name), op.collective->conjugate ? nameOf(*op.collective->conjugate)
+                                                         : "none: the gradient is the same");
+  tables.begin("mark | meaning");
+#define FACTOR_MARKS(mark, meaning) tables.row(code(codeCell(mark)), cell(meaning));
 #include "runtime/plan/OpColumns.def"
-  table("word | meaning");
-#define FACTOR_ROLES(word, role, meaning) row(code(word), meaning);
+  tables.begin("word | meaning");
+#define FACTOR_ROLES(word, role, meaning) tables.row(code(word), meaning);
 #include "runtime/plan/OpColumns.def"
-  table("type | meaning");
-#define VALUE_TYPES(enumerator, word, meaning) row(code(word), meaning);
+  tables.begin("type | meaning");
+#define VALUE_TYPES(enumerator, word, meaning) tables.row(code(word), meaning);
 #include "runtime/plan/OpColumns.def"
-  table("fact | entry | meaning");
-#define TRAFFICS(enumerator, meaning) row("TRAFFIC", #enumerator, cell(meaning));
-#define WORKSPACES(enumerator, meaning) row("WORKSPACE", #enumerator, cell(meaning));
-#define BLOCK_USES(enumerator, meaning) row("BLOCK", #enumerator, cell(meaning));
-#define SUM_ROLES(enumerator, meaning) row("SUM", #enumerator, cell(meaning));
-#define RECOMPUTES(enumerator, meaning) row("RECOMPUTE", #enumerator, cell(meaning));
-#define WORKS(entry_, meaning) row("WORK", entry_, cell(meaning));
+  tables.begin("fact | entry | meaning");
+#define TRAFFICS(enumerator, meaning) tables.row("TRAFFIC", #enumerator, cell(meaning));
+#define WORKSPACES(enumerator, meaning) tables.row("WORKSPACE", #enumerator, cell(meaning));
+#define BLOCK_USES(enumerator, meaning) tables.row("BLOCK", #enumerator, cell(meaning));
+#define SUM_ROLES(enumerator, meaning) tables.row("SUM", #enumerator, cell(meaning));
+#define RECOMPUTES(enumerator, meaning) tables.row("RECOMPUTE", #enumerator, cell(meaning));
+#define WORKS(entry_, meaning) tables.row("WORK", entry_, cell(meaning));
 #include "runtime/plan/OpColumns.def"
-  return tables;
+  return tables.texts;
 }
 
 std::string attrsText(const plan::OpInfo &op) {
@@ -260,46 +267,38 @@ std::vector<std::string> opReference() {
   return tables;
 }
 
-std::string kindReference() {
-  std::string out;
-  auto table = [&](std::string_view title, std::string_view columns, std::string_view line) {
-    out += fmt::format("\n## {}\n\n| {} |\n|{}|\n", title, columns, line);
-  };
-  auto row = [&](auto... columns) {
-    out += "|";
-    ((out += fmt::format(" {} |", columns)), ...);
-    out += "\n";
-  };
-  table("Cells", "kind | of a | the host | what it holds", "---|---|---|---");
+std::vector<std::string> kindReference() {
+  Tables tables;
+  tables.begin("kind | of a | the host | what it holds");
   constexpr std::string_view kOf[] = {"-", "block", "parameter"};
   constexpr std::string_view kHost[] = {"-", "writes it", "reads it", "saves and loads it"};
 #define CELL_KIND(enumerator, word, of, host, doc)                                                 \
-  row(fmt::format("`{}`", word), kOf[plan::CellKindInfo::of], kHost[plan::CellKindInfo::host], doc);
+  tables.row(code(word), kOf[plan::CellKindInfo::of], kHost[plan::CellKindInfo::host], doc);
 #include "runtime/plan/Kinds.def"
-  table("Units", "kind | what its parameters are", "---|---");
-#define UNIT_KIND(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
+  tables.begin("kind | what its parameters are");
+#define UNIT_KIND(enumerator, word, doc) tables.row(code(word), doc);
 #include "runtime/plan/Kinds.def"
-  table("Groups", "kind | division | in what its ranks differ", "---|---|---");
+  tables.begin("kind | division | in what its ranks differ");
   constexpr std::string_view kDivision[] = {"of layers", "of experts", "of both", "-"};
 #define GROUP_KIND(enumerator, word, division, doc)                                                \
-  row(fmt::format("`{}`", word), kDivision[plan::GroupKindInfo::division], doc);
+  tables.row(code(word), kDivision[plan::GroupKindInfo::division], doc);
 #include "runtime/plan/Kinds.def"
-  table("Streams", "kind | what runs on it", "---|---");
-#define STREAM_KIND(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
+  tables.begin("kind | what runs on it");
+#define STREAM_KIND(enumerator, word, doc) tables.row(code(word), doc);
 #include "runtime/plan/Kinds.def"
-  table("Segments", "kind | form | phase of its ops | what it does", "---|---|---|---");
+  tables.begin("kind | form | phase of its ops | what it does");
   constexpr std::string_view kForm[] = {"any", "body", "straight", "in the background"};
 #define SEGMENT_KIND(enumerator, word, form, phase, doc)                                           \
-  row(fmt::format("`{}`", word), kForm[plan::SegmentKindInfo::form],                               \
-      plan::toString(plan::Phase::phase), doc);
+  tables.row(code(word), kForm[plan::SegmentKindInfo::form], plan::toString(plan::Phase::phase),   \
+             doc);
 #include "runtime/plan/Kinds.def"
-  table("Products", "role | what the product is", "---|---");
-#define PRODUCT_ROLE(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
+  tables.begin("role | what the product is");
+#define PRODUCT_ROLE(enumerator, word, doc) tables.row(code(word), doc);
 #include "runtime/plan/Kinds.def"
-  table("Phases", "phase | what the op is part of", "---|---");
-#define PHASE(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
+  tables.begin("phase | what the op is part of");
+#define PHASE(enumerator, word, doc) tables.row(code(word), doc);
 #include "runtime/plan/Kinds.def"
-  return out;
+  return tables.texts;
 }
 
 std::string passReference() {

@@ -22,8 +22,9 @@ std::string messageReference();
 /// docs/ops.md: every op with operands, results and effects; tables of facts; every attribute.
 std::vector<std::string> opReference();
 
-/// docs/kinds.md: every kind of cells, units and segments, and the phases of ops.
-std::string kindReference();
+/// docs/kinds.md: every kind of cells, units, groups, streams, segments and products, and the
+/// phases of ops.
+std::vector<std::string> kindReference();
 
 /// docs/passes.md: every pass in the pipeline's order.
 std::string passReference();
