@@ -22,7 +22,6 @@
 #include "compiler/predict/Kernels.h"
 #include "compiler/predict/Overheads.h"
 #include "compiler/predict/SaveTime.h"
-#include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
 #include "compiler/tools/Advice.h"
 #include "compiler/tools/CheckpointSettings.h"

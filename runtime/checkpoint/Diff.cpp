@@ -7,8 +7,6 @@
 #include <limits>
 #include <map>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "runtime/base/Thread.h"
 #include "runtime/checkpoint/CheckpointReader.h"
