@@ -193,8 +193,6 @@ llvm::StringRef SourceManager::lineText(SourceLoc loc) const {
   return rest.take_until([](char c) { return c == '\n'; }).rtrim('\r');
 }
 
-/// The range to delete so that no blank line or trailing blank is left: the whole line if the text
-/// is alone on it, otherwise the text with the blanks on one side.
 SourceRange SourceManager::removalRange(SourceRange range) const {
   const Buffer &b = buffer(bufferOf(range.begin));
   llvm::StringRef text = b.text;

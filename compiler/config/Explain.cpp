@@ -126,16 +126,14 @@ bool shareNumber(llvm::StringRef a, llvm::StringRef b) {
 }
 
 std::string deviationReference() {
-  std::string out = "\n## Deviations\n\nWhere shardc deliberately differs from upstream.\n\n| "
-                    "upstream | does | shardc | because |\n|---|---|---|---|\n";
+  std::string out = "| upstream | does | shardc | because |\n|---|---|---|---|\n";
   for (const Deviation &row : deviations())
     out += fmt::format("| {} | {} | {} | {} |\n", row.upstream, row.theirs, row.ours, row.reason);
   return out;
 }
 
 std::string undecidedReference() {
-  std::string out = "\n## Without a rule\n\nUpstream's checks and adjustments that do not depend "
-                    "on the recipe.\n\n| upstream | because |\n|---|---|\n";
+  std::string out = "| upstream | because |\n|---|---|\n";
 #define UNDECIDED(upstream, why) out += fmt::format("| {} | {} |\n", upstream, why);
 #include "compiler/config/Undecided.def"
   return out;
@@ -146,8 +144,7 @@ std::string orDash(llvm::StringRef text) { return text.empty() ? "-" : text.str(
 /// The table of values that each model family sets.
 std::string familyReference() {
   std::string out =
-      "\n## Model families\n\nWhat `model FAMILY` sets if the recipe does not set it.\n\n| family "
-      "| sets |\n|---|---|\n| `gpt` | nothing: the table's defaults apply |\n";
+      "| family | sets |\n|---|---|\n| `gpt` | nothing: the table's defaults apply |\n";
   llvm::ArrayRef<KindRow<ModelFamily>> rows = familyRows();
   for (const auto *row = rows.begin(); row != rows.end(); ++row) {
     bool isFirst = row == rows.begin() || row[-1].kind != row->kind;
@@ -334,75 +331,54 @@ std::string sectionReference(const SectionInfo &section, OptionStatus status) {
                      section.name, section.doc, rows);
 }
 
-/// The text of docs/options.md: a table of options for each status, then families and other names.
-std::string optionReference() {
+std::vector<std::string> optionReference() {
   struct Part {
     OptionStatus status;
-    const char *title, *text;
+    const char *title;
     int before; ///< number of options with that status before values could be refused
   };
-  constexpr Part kParts[] = {
-      {OptionStatus::Executed, "Executed", "The plan or its run depends on these options.", 194},
-      {OptionStatus::Planned, "Planned",
-       "The rules check these options, but recipes that need them cannot be compiled yet: `shardc "
-       "check` then ends with a warning, and `shardc check --can-run` fails.",
-       168},
-      {OptionStatus::NotExecuted, "Not executed",
-       "These options change numbers, data, or when a run stops, saves or evaluates, and shardc "
-       "does not execute them; the last column says why. Where an option has an effect, a value "
-       "that is not the default is an error (`option-not-executed`). `shardc export` accepts it, "
-       "as upstream executes it.",
-       0},
-      {OptionStatus::CheckedOnly, "Checked",
-       "The rules check these options, which shardc ignores when it trains. They describe how "
-       "upstream does something that shardc's plans do differently, or are about something else; "
-       "the "
-       "last column says which.",
-       407},
-  };
-  std::string list, body;
+  constexpr Part kParts[] = {{OptionStatus::Executed, "Executed", 194},
+                             {OptionStatus::Planned, "Planned", 168},
+                             {OptionStatus::NotExecuted, "Not executed", 0},
+                             {OptionStatus::CheckedOnly, "Checked", 407}};
+  std::vector<std::string> tables = {
+      "| status | options | formerly, when options that change training were ignored |\n"
+      "|---|--:|--:|\n"};
   for (const Part &part : kParts) {
     auto count = llvm::count_if(
         options(), [&](const OptionInfo &option) { return option.status == part.status; });
     std::string anchor = llvm::StringRef(part.title).lower();
     std::replace(anchor.begin(), anchor.end(), ' ', '-');
-    list += fmt::format("| [{}](#{}) | {} | {} |\n", part.title, anchor, count, part.before);
-    body += fmt::format("\n## {}\n\n{}\n", part.title, part.text);
+    tables[0] += fmt::format("| [{}](#{}) | {} | {} |\n", part.title, anchor, count, part.before);
+    std::string &body = tables.emplace_back();
     for (const SectionInfo &section : sections())
       body += sectionReference(section, part.status);
   }
-  std::string out = "# Options\n\nThis page lists every option of a recipe. It is generated from "
-                    "`compiler/config/Options.def`, and a test compares each option's status with "
-                    "what the compiler and the runtime do with it. Another test sets each "
-                    "option alone: the run must differ, or a message must say why not.\n\n"
-                    "| status | options | formerly, when options that change training were "
-                    "ignored |\n"
-                    "|---|--:|--:|\n" +
-                    list + body;
-  out += familyReference();
-  out += "\n## Other names\n\n| name | sets | |\n|---|---|---|\n";
+  tables.push_back(familyReference());
+  std::string &names = tables.emplace_back("| name | sets | |\n|---|---|---|\n");
   for (const AliasInfo &alias : aliases()) {
     std::string targets;
     for (Opt target : alias.targets)
       targets += (targets.empty() ? "`" : ", `") + info(target).path.str() + "`";
-    out += fmt::format("| `{}` | {} | {} |\n", alias.path, targets, alias.doc);
+    names += fmt::format("| `{}` | {} | {} |\n", alias.path, targets, alias.doc);
   }
-  return out;
+  return tables;
 }
 
-std::string ruleReference() {
-  std::string out = "# Rules\n\nThis page lists the rules that derive, adjust, refuse and remark "
-                    "on settings. It is generated from `compiler/config/Rules.def`.\n";
+std::vector<std::string> ruleReference() {
+  std::vector<std::string> tables;
   for (RuleKind kind : {RuleKind::Derive, RuleKind::Adjust, RuleKind::Error, RuleKind::Unsupported,
                         RuleKind::Warning, RuleKind::Remark}) {
-    out += fmt::format("\n## {}\n\n| rule | text | reason | upstream |\n|---|---|---|---|\n",
-                       ruleKindName(kind));
+    std::string &out =
+        tables.emplace_back("| rule | text | reason | upstream |\n|---|---|---|---|\n");
     for (const RuleInfo &rule : rules())
       if (rule.kind == kind)
         out += fmt::format("| `{}` | {} | {} | {} |\n", rule.id, cell(orDash(rule.text)),
                            cell(rule.reason), orDash(rule.upstream));
   }
-  return out + deviationReference() + undecidedReference();
+  tables.push_back(deviationReference());
+  tables.push_back(undecidedReference());
+  return tables;
 }
 
 } // namespace shardc::config

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "compiler/basic/SourceManager.h"
 #include "compiler/config/Config.h"
@@ -43,8 +44,10 @@ std::vector<llvm::StringRef> explainableNames();
 /// ...`.
 std::string describeOrigin(const Config &config, const SourceManager &sources, Opt opt);
 
-// Reference pages, generated from the tables:
-std::string optionReference(); ///< docs/options.md
-std::string ruleReference();   ///< docs/rules.md, with the table of deviations
+/// The tables of docs/options.md: how many options have each status, the options of each status,
+/// families, and other names.
+std::vector<std::string> optionReference();
+/// The tables of docs/rules.md: the rules of each kind, deviations, and what has no rule.
+std::vector<std::string> ruleReference();
 
 } // namespace shardc::config

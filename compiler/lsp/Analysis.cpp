@@ -1,7 +1,6 @@
 #include "compiler/lsp/Analysis.h"
 
 #include "compiler/basic/Library.h"
-#include "compiler/config/Steps.h"
 
 namespace shardc::lsp {
 

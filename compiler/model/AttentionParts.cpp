@@ -6,12 +6,6 @@
 
 namespace shardc::model {
 
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
-
 void setRotation(Op &op, const RopeSettings &rope) {
   op.set(Key::rotary_base, rope.base).set(Key::rotary_scaling, rope.scaling);
   op.set(Key::rotary_interpolation, rope.interpolation);

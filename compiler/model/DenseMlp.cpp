@@ -4,10 +4,6 @@
 
 namespace shardc::model {
 
-using plan::Op;
-using plan::Type;
-using plan::ValueId;
-
 DenseMlp::DenseMlp(const MlpSettings &settings, const std::string &stem, std::string what,
                    ParamKind kind)
     : s_(settings), fc1_{kind,

@@ -5,8 +5,6 @@
 namespace shardc::model {
 
 using plan::InitKind;
-using plan::OpKind;
-using plan::ValueId;
 
 void Embedding::declare(Params &params) const {
   params.push_back({ParamKind::Embedding,

@@ -9,11 +9,6 @@
 namespace shardc::model {
 
 using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 Forward::Forward(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment,
                  const BodySettings &settings)

@@ -11,6 +11,13 @@
 
 namespace shardc::model {
 
+// Names of plans that nearly all modules use.
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
 /// Values that batch.load defines in a body.
 struct Batch {
   plan::ValueId tokens = plan::kNone, labels = plan::kNone, mask = plan::kNone;

@@ -6,12 +6,6 @@
 
 namespace shardc::model {
 
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
-
 void Head::declare(Params &params) const {
   if (!s_.tied)
     params.push_back({ParamKind::Head,

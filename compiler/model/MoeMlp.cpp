@@ -8,12 +8,6 @@
 
 namespace shardc::model {
 
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
-
 namespace {
 constexpr const char *kRouter = "mlp.router.weight", *kRouterBias = "mlp.router.bias";
 constexpr const char *kExperts = "mlp.experts.", *kShared = "mlp.shared_experts.";

@@ -4,12 +4,6 @@
 
 namespace shardc::model {
 
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
-
 namespace {
 
 constexpr const char *kLayer = "transformer_layer.";

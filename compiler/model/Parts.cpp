@@ -7,11 +7,6 @@
 namespace shardc::model {
 
 using plan::InitKind;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 int64_t plus(int64_t a, int64_t b) {
   int64_t sum = 0;

@@ -4,10 +4,7 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <numeric>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "compiler/basic/Numbers.h"
 #include "compiler/page/AddressMap.h"

@@ -210,8 +210,6 @@ size_t decodeCodePoint(llvm::StringRef rest, std::string &out) {
 
 } // namespace
 
-/// Interprets the escapes of a string literal in quotes. Only the first fault is returned; the rest
-/// of the text is decoded all the same.
 std::string decodeString(llvm::StringRef text, std::optional<StringFault> &fault) {
   fault.reset();
   std::string out;

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "runtime/plan/Builder.h"
-
 namespace shardc::passes {
 
 namespace {

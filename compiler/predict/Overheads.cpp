@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "compiler/predict/Scratch.h"
 #include "compiler/predict/StepTime.h"

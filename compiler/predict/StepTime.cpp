@@ -6,7 +6,6 @@
 #include <map>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/KernelRates.h"

@@ -25,33 +25,18 @@ struct ConvertCommand {
   checkpoint::ConvertBackOptions back;
 };
 
-/// Runs a conversion on this rank: finds the folders, synchronises with the other ranks, converts,
-/// and reports the result.
-int runRanks(const ConvertCommand &command, const char *what,
+/// Runs a conversion of the checkpoint that the command names.
+int runRanks(const ConvertCommand &command,
              const std::function<Status(const std::string &in, const SaveTarget &,
                                         const ConvertRank &, const ConvertProgress &)> &convert) {
-  Result<JobRanks> ranks = JobRanks::fromEnvironment();
-  if (!ranks.isOk())
-    return finishCkpt(ranks.status());
-  StopOnSignal stop;
-  if (Status status = ranks->join(command.out); !status.isOk())
-    return StopOnSignal::finish(status);
-  Result<CkptEnds> ends = findEnds(command.in, command.out);
-  Status status = ranks->begin(ends.isOk() ? Result(ends->target) : ends.status());
-  if (!status.isOk()) {
-    ranks->leave(Status::ok()); // all ranks know the failure
-    return ranks->finish(status);
-  }
-  const auto &[in, target] = *ends;
-  int threads = ranks->threadsOr(command.threads);
-  {
-    ProgressBar bar(what, ranks->isFirst());
-    status = convert(in, target, ranks->convertRank(threads), bar.callback());
-  }
-  ranks->leave(status);
-  if (status.isOk() && ranks->isFirst())
-    reportMade(in, target);
-  return ranks->finish(status);
+  std::string in;
+  auto findTarget = [&]() -> Result<SaveTarget> {
+    ASSIGN_OR_RETURN(CkptEnds ends, findEnds(command.in, command.out));
+    in = std::move(ends.in);
+    return std::move(ends.target);
+  };
+  return runOnRanks({in, command.out, "converting", command.threads, findTarget,
+                     [&](const auto &...work) { return convert(in, work...); }});
 }
 
 /// Whether the run that saved the checkpoint had gated layers.
@@ -91,19 +76,17 @@ std::vector<std::string> splitAtCommas(const std::string &text) {
 
 int runToFsdp(ConvertCommand command) {
   command.options.swigluModules = splitAtCommas(command.swigluModules);
-  return runRanks(command, "converting",
-                  [&](const std::string &in, const SaveTarget &target, const ConvertRank &rank,
-                      const ConvertProgress &progress) {
-                    if (!command.groupFile.empty()) {
-                      ASSIGN_OR_RETURN(command.options.groups,
-                                       checkpoint::readGroupMapJson(command.groupFile));
-                    }
-                    if (rank.rank == 0)
-                      remarkOptions(in, command.options);
-                    command.options.progress = progress;
-                    command.options.emit = reportCkpt;
-                    return convertTorchDistToFsdp(in, target, command.options, rank);
-                  });
+  return runRanks(command, [&](const std::string &in, const SaveTarget &target,
+                               const ConvertRank &rank, const ConvertProgress &progress) {
+    if (!command.groupFile.empty()) {
+      ASSIGN_OR_RETURN(command.options.groups, checkpoint::readGroupMapJson(command.groupFile));
+    }
+    if (rank.rank == 0)
+      remarkOptions(in, command.options);
+    command.options.progress = progress;
+    command.options.emit = reportCkpt;
+    return convertTorchDistToFsdp(in, target, command.options, rank);
+  });
 }
 
 int runToTorchDist(ConvertCommand command) {
@@ -111,13 +94,12 @@ int runToTorchDist(ConvertCommand command) {
   command.back.keptNames = command.options.keptNames;
   if (!command.weightType.empty())
     command.back.weightType = checkpoint::elementOfTorchName(command.weightType);
-  return runRanks(command, "converting",
-                  [&](const std::string &in, const SaveTarget &target, const ConvertRank &rank,
-                      const ConvertProgress &progress) {
-                    command.back.progress = progress;
-                    command.back.emit = reportCkpt;
-                    return convertFsdpToTorchDist(in, target, command.back, rank);
-                  });
+  return runRanks(command, [&](const std::string &in, const SaveTarget &target,
+                               const ConvertRank &rank, const ConvertProgress &progress) {
+    command.back.progress = progress;
+    command.back.emit = reportCkpt;
+    return convertFsdpToTorchDist(in, target, command.back, rank);
+  });
 }
 
 cli::Command &addDirection(cli::Command &convert, const char *name, const char *help,

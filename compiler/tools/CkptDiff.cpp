@@ -82,19 +82,17 @@ Result<CheckpointView> openView(const std::string &path) {
   return CheckpointView::open(folder, checkpoint::Verify::Touched, reportCkpt);
 }
 
+Result<CheckpointDiff> compare(const DiffCommand &command) {
+  ASSIGN_OR_RETURN(CheckpointView a, openView(command.a));
+  ASSIGN_OR_RETURN(CheckpointView b, openView(command.b));
+  ProgressBar bar("comparing");
+  return checkpoint::diffCheckpoints(
+      a, b, {command.tensorsOnly, command.threads, int64_t{16} << 20, bar.callback()});
+}
+
 /// The exit status is 1 if the checkpoints differ.
 int runDiff(const DiffCommand &command) {
-  Result<CheckpointView> a = openView(command.a);
-  if (!a.isOk())
-    return finishCkpt(a.status());
-  Result<CheckpointView> b = openView(command.b);
-  if (!b.isOk())
-    return finishCkpt(b.status());
-  Result<CheckpointDiff> diff = [&] {
-    ProgressBar bar("comparing");
-    return checkpoint::diffCheckpoints(
-        *a, *b, {command.tensorsOnly, command.threads, int64_t{16} << 20, bar.callback()});
-  }();
+  Result<CheckpointDiff> diff = compare(command);
   if (!diff.isOk())
     return finishCkpt(diff.status());
   if (command.isJson)

@@ -20,8 +20,6 @@ int runGroupMap(const GroupMapOptions &options) {
   if (std::optional<int> done = leftToFirst())
     return *done;
   Session session(options.common);
-  if (ExitStatus status = session.applyFlags(); status != kFine)
-    return status;
   std::optional<config::Config> config =
       config::loadConfig(session.sources(), session.diags(), options.common.load);
   std::optional<checkpoint::GroupMap> groups;

@@ -42,40 +42,23 @@ void remarkUnused(const std::vector<std::string> &names) {
     reportCkpt(makeReport(report::TensorsLeftOut, names.size(), checkpoint::listed(names)));
 }
 
-/// Imports with all ranks of a launcher, or alone. A failure of one rank ends the work of all.
 int runImport(const HfCommand &command) {
-  Result<JobRanks> ranks = JobRanks::fromEnvironment();
-  if (!ranks.isOk())
-    return finishCkpt(ranks.status());
-  StopOnSignal stop;
-  if (Status status = ranks->join(command.out); !status.isOk())
-    return StopOnSignal::finish(status);
-  Result<checkpoint::SaveTarget> target = outputTarget(command.out, /*iteration=*/0);
-  Status status = ranks->begin(target);
-  if (!status.isOk()) {
-    ranks->leave(Status::ok()); // all ranks know the failure
-    return ranks->finish(status);
-  }
   std::vector<std::string> unused;
-  {
-    ProgressBar bar("importing", ranks->isFirst());
+  auto import = [&](const checkpoint::SaveTarget &target, const checkpoint::ConvertRank &rank,
+                    const checkpoint::ConvertProgress &progress) {
     checkpoint::HfImportOptions options;
     options.vocabDivisor = command.vocabDivisor;
     options.weightType =
         checkpoint::elementOfTorchName(command.weightType).value_or(options.weightType);
     options.acceptedFields = command.acceptedFields;
-    if (ranks->isFirst())
+    if (rank.rank == 0)
       options.emit = reportCkpt;
-    options.progress = bar.callback();
-    status = importHf(command.in, *target, options,
-                      ranks->convertRank(ranks->threadsOr(command.threads)), &unused);
-  }
-  ranks->leave(status);
-  if (ranks->isFirst())
-    remarkUnused(unused);
-  if (status.isOk() && ranks->isFirst())
-    reportMade(command.in, *target);
-  return ranks->finish(status);
+    options.progress = progress;
+    return importHf(command.in, target, options, rank, &unused);
+  };
+  return runOnRanks({command.in, command.out, "importing", command.threads,
+                     [&] { return outputTarget(command.out, /*iteration=*/0); }, import,
+                     [&] { remarkUnused(unused); }});
 }
 
 bool hasTokenizer(const std::string &folder) {
@@ -86,12 +69,8 @@ bool hasTokenizer(const std::string &folder) {
 }
 
 /// Exports on one rank only, into a folder that is locked meanwhile.
-int runExport(const HfCommand &command) {
-  if (std::optional<int> done = leftToFirst())
-    return *done;
-  Result<std::string> in = checkpoint::findCheckpoint(command.in);
-  if (!in.isOk())
-    return finishCkpt(in.status());
+Status exportModel(const HfCommand &command) {
+  ASSIGN_OR_RETURN(std::string in, checkpoint::findCheckpoint(command.in));
   checkpoint::HfExportOptions options;
   options.emit = reportCkpt;
   options.weightType = checkpoint::elementOfTorchName(command.weightType);
@@ -103,32 +82,24 @@ int runExport(const HfCommand &command) {
                     : command.packing == kPackings[1] ? Packing::Nf4Nested
                                                       : Packing::Plain;
   options.shardBytes = static_cast<uint64_t>(command.shardMegabytes) << 20;
-  StopOnSignal stop;
   FolderLock lock;
-  Status status = lockOutput(command.out, lock);
-  if (status.isOk()) {
+  RETURN_IF_ERROR(lockOutput(command.out, lock));
+  {
     ProgressBar bar("exporting");
     options.progress = bar.callback();
     options.observers = ckptObservers();
-    status = checkpoint::exportHf(*in, command.config, command.out, options);
+    RETURN_IF_ERROR(checkpoint::exportHf(in, command.config, command.out, options));
   }
-  if (status.isOk())
-    printOut("exported '{}' to '{}' ({}{})\n", plan::printable(*in), plan::printable(command.out),
-             type, hasTokenizer(command.out) ? "" : "; no tokenizer");
-  return StopOnSignal::finish(status);
+  printOut("exported '{}' to '{}' ({}{})\n", plan::printable(in), plan::printable(command.out),
+           type, hasTokenizer(command.out) ? "" : "; no tokenizer");
+  return Status::ok();
 }
 
-int runReshard(const ReshardCommand &command) {
-  if (std::optional<int> done = leftToFirst())
-    return *done;
-  Result<CkptEnds> ends = findEnds(command.in, command.out);
-  if (!ends.isOk())
-    return finishCkpt(ends.status());
-  const auto &[in, target] = *ends;
-  StopOnSignal stop;
+Status reshardCheckpoint(const ReshardCommand &command) {
+  ASSIGN_OR_RETURN(CkptEnds ends, findEnds(command.in, command.out));
   FolderLock lock;
-  Status status = lockTarget(target, lock);
-  if (status.isOk()) {
+  RETURN_IF_ERROR(lockTarget(ends.target, lock));
+  {
     ProgressBar bar("resharding");
     checkpoint::ReshardOptions options;
     options.emit = reportCkpt;
@@ -136,11 +107,10 @@ int runReshard(const ReshardCommand &command) {
     options.threads = std::min(command.threads, command.ranks);
     options.keptNames = command.keptNames;
     options.progress = bar.callback();
-    status = reshard(in, target, options);
+    RETURN_IF_ERROR(reshard(ends.in, ends.target, options));
   }
-  if (status.isOk())
-    reportMade(in, target);
-  return StopOnSignal::finish(status);
+  reportMade(ends.in, ends.target);
+  return Status::ok();
 }
 
 cli::Command &addHf(cli::Command &outer, HfCommand &command) {
@@ -194,7 +164,8 @@ void addCkptHf(cli::Command &ckpt, int &status) {
   writer.option("--shard-size", exported->shardMegabytes, "size of a safetensors file in MiB")
       .positive()
       .showsDefault();
-  writer.onUse([exported, &status] { status = runExport(*exported); });
+  writer.onUse(
+      [exported, &status] { status = runOnFirst([&] { return exportModel(*exported); }); });
   addPeftExport(exporter, status);
 }
 
@@ -209,7 +180,8 @@ void addCkptReshard(cli::Command &ckpt, int &status) {
       .showsDefault();
   app.option("--threads", command->threads, "threads that write").threadCount().showsDefault();
   addKeptNames(app, command->keptNames);
-  app.onUse([command, &status] { status = runReshard(*command); });
+  app.onUse(
+      [command, &status] { status = runOnFirst([&] { return reshardCheckpoint(*command); }); });
 }
 
 } // namespace shardc::tools

@@ -152,24 +152,18 @@ void printText(const CheckpointView &view, const InspectOptions &options, int64_
   printGroups(groupsOf(view));
 }
 
-int runInspect(const InspectOptions &options) {
-  Result<std::string> folder = checkpoint::findCheckpoint(options.path);
-  if (!folder.isOk())
-    return finishCkpt(folder.status());
-  Result<CheckpointView> view =
-      CheckpointView::open(*folder, checkpoint::Verify::Touched, reportCkpt);
-  if (!view.isOk())
-    return finishCkpt(view.status());
-  Result<int64_t> iteration = iterationOf(*folder);
-  if (!iteration.isOk())
-    return finishCkpt(iteration.status());
-  for (const Report &warning : view->reader().metadata().warnings)
+Status inspect(const InspectOptions &options) {
+  ASSIGN_OR_RETURN(std::string folder, checkpoint::findCheckpoint(options.path));
+  ASSIGN_OR_RETURN(CheckpointView view,
+                   CheckpointView::open(folder, checkpoint::Verify::Touched, reportCkpt));
+  ASSIGN_OR_RETURN(int64_t iteration, iterationOf(folder));
+  for (const Report &warning : view.reader().metadata().warnings)
     reportCkpt(warning);
   if (options.isJson)
-    printOut("{}\n", inspectionJson(*view, *iteration));
+    printOut("{}\n", inspectionJson(view, iteration));
   else
-    printText(*view, options, *iteration);
-  return 0;
+    printText(view, options, iteration);
+  return Status::ok();
 }
 
 struct ListOptions {
@@ -202,20 +196,17 @@ int64_t bytesOf(const std::string &folder) {
 }
 
 /// Lists the complete checkpoints of a folder, as lines or as one JSON list.
-int runList(const ListOptions &options) {
+Status list(const ListOptions &options) {
   std::error_code error;
   if (!std::filesystem::is_directory(options.folder, error))
-    return finishCkpt(makeStatus(StatusCode::NotFound, "'{}' is not a folder", options.folder));
-  Result<std::vector<checkpoint::SavedIteration>> saved =
-      checkpoint::listIterations(options.folder);
-  Result<std::optional<checkpoint::SavedIteration>> latest =
-      checkpoint::latestIteration(options.folder);
-  for (const Status &status : {saved.status(), latest.status()})
-    if (!status.isOk())
-      return finishCkpt(status);
+    return makeStatus(StatusCode::NotFound, "'{}' is not a folder", options.folder);
+  ASSIGN_OR_RETURN(std::vector<checkpoint::SavedIteration> saved,
+                   checkpoint::listIterations(options.folder));
+  ASSIGN_OR_RETURN(std::optional<checkpoint::SavedIteration> latest,
+                   checkpoint::latestIteration(options.folder));
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const checkpoint::SavedIteration &each : *saved) {
-    bool isLatest = *latest && (*latest)->folder == each.folder;
+  for (const checkpoint::SavedIteration &each : saved) {
+    bool isLatest = latest && latest->folder == each.folder;
     int64_t bytes = bytesOf(each.folder);
     std::string time = savedAt(each.folder);
     if (options.isJson)
@@ -230,9 +221,9 @@ int runList(const ListOptions &options) {
   }
   if (options.isJson)
     printOut("{}\n", toText(rows, 2, /*isAscii=*/true));
-  else if (saved->empty())
+  else if (saved.empty())
     printOut("'{}' has no complete checkpoint\n", plan::printable(options.folder));
-  return 0;
+  return Status::ok();
 }
 
 } // namespace
@@ -244,7 +235,7 @@ void addCkptList(cli::Command &ckpt, int &status) {
           .alsoCalled({"ls"});
   command.option("folder", options->folder, "a folder of checkpoints").required();
   command.flag("--json", options->isJson, "print one JSON document");
-  command.onUse([options, &status] { status = runList(*options); });
+  command.onUse([options, &status] { status = finishCkpt(list(*options)); });
 }
 
 void addCkptInspect(cli::Command &ckpt, int &status) {
@@ -254,7 +245,7 @@ void addCkptInspect(cli::Command &ckpt, int &status) {
   command.flag("--json", options->isJson, "print everything as JSON, chunks and values too");
   command.option("--depth", options->depth, "levels of names to print; deeper ones are added up")
       .nonNegative();
-  command.onUse([options, &status] { status = runInspect(*options); });
+  command.onUse([options, &status] { status = finishCkpt(inspect(*options)); });
 }
 
 } // namespace shardc::tools

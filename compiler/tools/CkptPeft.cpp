@@ -155,63 +155,41 @@ checkpoint::PeftOptions peftOptions(const PeftCommand &command) {
   return options;
 }
 
-int exportAdapters(const PeftCommand &command) {
-  if (std::optional<int> done = leftToFirst())
-    return *done;
-  Result<std::string> in = checkpoint::findCheckpoint(command.in);
-  if (!in.isOk())
-    return finishCkpt(in.status());
-  StopOnSignal stop;
+Status exportAdapters(const PeftCommand &command) {
+  ASSIGN_OR_RETURN(std::string in, checkpoint::findCheckpoint(command.in));
   FolderLock lock;
-  Status status = lockOutput(command.out, lock);
-  if (status.isOk())
-    status = checkpoint::exportPeft(*in, command.out, peftOptions(command));
-  if (status.isOk())
-    printOut("exported the adapters of '{}' to '{}'\n", plan::printable(*in),
-             plan::printable(command.out));
-  return StopOnSignal::finish(status);
+  RETURN_IF_ERROR(lockOutput(command.out, lock));
+  RETURN_IF_ERROR(checkpoint::exportPeft(in, command.out, peftOptions(command)));
+  printOut("exported the adapters of '{}' to '{}'\n", plan::printable(in),
+           plan::printable(command.out));
+  return Status::ok();
 }
 
-int importAdapters(const PeftCommand &command) {
-  if (std::optional<int> done = leftToFirst())
-    return *done;
-  Result<checkpoint::SaveTarget> target = outputTarget(command.out, /*iteration=*/0);
-  if (!target.isOk())
-    return finishCkpt(target.status());
-  StopOnSignal stop;
+Status importAdapters(const PeftCommand &command) {
+  ASSIGN_OR_RETURN(checkpoint::SaveTarget target, outputTarget(command.out, /*iteration=*/0));
   FolderLock lock;
-  Status status = lockTarget(*target, lock);
+  RETURN_IF_ERROR(lockTarget(target, lock));
   PeftSettings settings;
-  if (status.isOk())
-    status = checkpoint::importPeft(command.in, *target, peftOptions(command), settings);
-  if (status.isOk()) {
-    reportMade(command.in, *target);
-    auto listOf = [](const auto &list) { return toText(nlohmann::json(list)); };
-    printOut("a recipe that goes on with them has\n"
-             "  peft {} {{ rank = {}  alpha = {}  rslora = {}  dropout = {}{}\n"
-             "    targets = {}{}{} }}\n",
-             settings.scheme, settings.rank, settings.alpha, settings.isRslora, settings.dropout,
-             settings.hasBiases ? "  lora_bias = true" : "", listOf(settings.targets),
-             settings.targetAlphas.empty()
-                 ? ""
-                 : "\n    target_alphas = " + listOf(settings.targetAlphas),
-             settings.modulesToSave.empty()
-                 ? ""
-                 : "\n    modules_to_save = " + listOf(settings.modulesToSave));
-  }
-  return StopOnSignal::finish(status);
+  RETURN_IF_ERROR(checkpoint::importPeft(command.in, target, peftOptions(command), settings));
+  reportMade(command.in, target);
+  auto listOf = [](const auto &list) { return toText(nlohmann::json(list)); };
+  printOut(
+      "a recipe that goes on with them has\n"
+      "  peft {} {{ rank = {}  alpha = {}  rslora = {}  dropout = {}{}\n"
+      "    targets = {}{}{} }}\n",
+      settings.scheme, settings.rank, settings.alpha, settings.isRslora, settings.dropout,
+      settings.hasBiases ? "  lora_bias = true" : "", listOf(settings.targets),
+      settings.targetAlphas.empty() ? "" : "\n    target_alphas = " + listOf(settings.targetAlphas),
+      settings.modulesToSave.empty() ? ""
+                                     : "\n    modules_to_save = " + listOf(settings.modulesToSave));
+  return Status::ok();
 }
 
-int mergeAdapters(const PeftCommand &command) {
-  if (std::optional<int> done = leftToFirst())
-    return *done;
-  Result<CkptEnds> ends = findEnds(command.in, command.out);
-  if (!ends.isOk())
-    return finishCkpt(ends.status());
-  StopOnSignal stop;
+Status mergeAdapters(const PeftCommand &command) {
+  ASSIGN_OR_RETURN(CkptEnds ends, findEnds(command.in, command.out));
   FolderLock lock;
-  Status status = lockTarget(ends->target, lock);
-  if (status.isOk()) {
+  RETURN_IF_ERROR(lockTarget(ends.target, lock));
+  {
     ProgressBar bar("merging");
     checkpoint::MergeOptions options;
     options.peft = peftOptions(command);
@@ -220,11 +198,10 @@ int mergeAdapters(const PeftCommand &command) {
       options.weightType = options.peft.weightType;
     checkpoint::ConvertRank rank;
     rank.threads = command.threads;
-    status = checkpoint::mergePeft(ends->in, command.base, ends->target, options, rank);
+    RETURN_IF_ERROR(checkpoint::mergePeft(ends.in, command.base, ends.target, options, rank));
   }
-  if (status.isOk())
-    reportMade(ends->in, ends->target);
-  return StopOnSignal::finish(status);
+  reportMade(ends.in, ends.target);
+  return Status::ok();
 }
 
 } // namespace
@@ -237,7 +214,7 @@ void addPeftImport(cli::Command &import, int &status) {
   app.option("out", command->out, "output").required();
   app.option("--config", command->config, "folder of the base model, with its config.json")
       .required();
-  app.onUse([command, &status] { status = importAdapters(*command); });
+  app.onUse([command, &status] { status = runOnFirst([&] { return importAdapters(*command); }); });
 }
 
 void addPeftExport(cli::Command &outer, int &status) {
@@ -251,7 +228,7 @@ void addPeftExport(cli::Command &outer, int &status) {
   app.option("--weight-dtype", command->weightType, "type of the factors")
       .oneOf(typesOfFactors())
       .showsDefault("float32");
-  app.onUse([command, &status] { status = exportAdapters(*command); });
+  app.onUse([command, &status] { status = runOnFirst([&] { return exportAdapters(*command); }); });
 }
 
 void addCkptMerge(cli::Command &ckpt, int &status) {
@@ -267,7 +244,7 @@ void addCkptMerge(cli::Command &ckpt, int &status) {
   app.option("--weight-dtype", command->weightType, "type of the weights; default: as in the base")
       .oneOf(typesOfFactors());
   app.option("--threads", command->threads, "threads that write").threadCount().showsDefault();
-  app.onUse([command, &status] { status = mergeAdapters(*command); });
+  app.onUse([command, &status] { status = runOnFirst([&] { return mergeAdapters(*command); }); });
 }
 
 } // namespace shardc::tools

@@ -226,6 +226,39 @@ std::optional<int> leftToFirst() {
   return kFine;
 }
 
+int runOnFirst(const std::function<Status()> &work) {
+  if (std::optional<int> done = leftToFirst())
+    return *done;
+  StopOnSignal stop;
+  return StopOnSignal::finish(work());
+}
+
+int runOnRanks(const RankWork &work) {
+  Result<JobRanks> ranks = JobRanks::fromEnvironment();
+  if (!ranks.isOk())
+    return finishCkpt(ranks.status());
+  StopOnSignal stop;
+  if (Status status = ranks->join(work.out); !status.isOk())
+    return StopOnSignal::finish(status);
+  Result<SaveTarget> target = work.findTarget();
+  Status status = ranks->begin(target);
+  if (!status.isOk()) {
+    ranks->leave(Status::ok()); // all ranks know the failure
+    return ranks->finish(status);
+  }
+  {
+    ProgressBar bar(work.what, ranks->isFirst());
+    status =
+        work.convert(*target, ranks->convertRank(ranks->threadsOr(work.threads)), bar.callback());
+  }
+  ranks->leave(status);
+  if (ranks->isFirst())
+    work.remark();
+  if (status.isOk() && ranks->isFirst())
+    reportMade(work.in, *target);
+  return ranks->finish(status);
+}
+
 Status JobRanks::join(const std::string &out) {
   if (worldSize_ == 1)
     return Status::ok();

@@ -135,6 +135,23 @@ private:
 /// For a command that only one process executes. Returns the exit status of the other ranks, or
 /// that of an inconsistent environment, after printing a message; empty on rank 0.
 std::optional<int> leftToFirst();
+/// Such a command, which a signal may stop. Returns the exit status.
+int runOnFirst(const std::function<Status()> &work);
+
+/// A conversion into the folder `out` that all ranks of a launcher share.
+struct RankWork {
+  const std::string &in, &out;
+  const char *what; ///< for the progress bar
+  int threads;      ///< see JobRanks::threadsOr()
+  std::function<Result<checkpoint::SaveTarget>()> findTarget;
+  std::function<Status(const checkpoint::SaveTarget &, const checkpoint::ConvertRank &,
+                       const checkpoint::ConvertProgress &)>
+      convert;
+  std::function<void()> remark = [] {}; ///< called on rank 0 after the conversion
+};
+/// Synchronises this rank with the others, converts, and reports the result. A failure of one rank
+/// ends the work of all. Returns the exit status.
+int runOnRanks(const RankWork &work);
 
 /// A progress line on a terminal; prints nothing elsewhere.
 class ProgressBar {

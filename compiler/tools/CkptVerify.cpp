@@ -7,6 +7,7 @@
 #include "runtime/base/Json.h"
 #include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/Thread.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/plan/Text.h"
@@ -35,13 +36,11 @@ public:
     if (!status.isOk())
       list_.push_back(status);
   }
-  /// Prints the faults. The exit status is 1 if there are any, regardless of their kind.
-  int finish() const {
+  void print() const {
     for (size_t i = 0; i < std::min(list_.size(), kListed); ++i)
       finishCkpt(list_[i]);
     if (list_.size() > kListed)
       reportCkpt(makeReport(report::MoreFindings, list_.size() - kListed));
-    return list_.empty() ? 0 : 1;
   }
   size_t size() const { return list_.size(); }
 
@@ -58,20 +57,18 @@ void verifyItems(const CheckpointReader &reader, int threads, Findings &findings
   ProgressBar bar("verifying");
   checkpoint::ConvertProgress emit = bar.callback();
   checkpoint::ProgressSum progress(emit, total);
-  std::atomic<size_t> next{0};
-  findings.add(checkpoint::onThreads(threads, [&](int, const std::atomic<bool> &) {
-    size_t count = metadata.tensors.size() + metadata.objects.size();
-    for (size_t i = next++; i < count; i = next++) {
-      if (i >= metadata.tensors.size()) {
-        findings.add(reader.verifyObject(metadata.objects[i - metadata.tensors.size()]));
-        continue;
-      }
+  auto verify = [&](size_t i, size_t) {
+    if (i < metadata.tensors.size()) {
       const TensorMeta &tensor = metadata.tensors[i];
       findings.add(reader.verifyTensor(tensor));
       progress.add(tensorBytes(tensor.type, tensor.shape).value_or(0));
+    } else {
+      findings.add(reader.verifyObject(metadata.objects[i - metadata.tensors.size()]));
     }
     return Status::ok(); // later items are checked, too
-  }));
+  };
+  findings.add(runOnThreads(static_cast<size_t>(threads),
+                            metadata.tensors.size() + metadata.objects.size(), verify));
 }
 
 /// Checks the files against Megatron's own `integrity.json`, which has a SHA-256 for each file.
@@ -127,36 +124,29 @@ void remarkStrayFiles(const CheckpointReader &reader) {
 
 /// Runs every check even after one has failed, so that one call lists all faults. The last line
 /// names what cannot be checked because the format has no checksum for it.
-int runVerify(const VerifyOptions &options) {
-  Result<std::string> folder = checkpoint::findCheckpoint(options.path);
-  if (!folder.isOk())
-    return finishCkpt(folder.status());
-  Result<checkpoint::CheckpointFormat> format = checkpoint::detectFormat(*folder);
-  if (!format.isOk())
-    return finishCkpt(format.status());
-  Result<CheckpointReader> reader =
-      CheckpointReader::open(*folder, checkpoint::Verify::Whole, reportCkpt);
-  if (!reader.isOk())
-    return finishCkpt(reader.status());
-  Findings findings;
-  findings.add(reader->checkIntegrity());
-  verifyItems(*reader, options.threads, findings);
-  findings.add(reader->verifyFiles());
+Status verify(const VerifyOptions &options, Findings &findings) {
+  ASSIGN_OR_RETURN(std::string folder, checkpoint::findCheckpoint(options.path));
+  ASSIGN_OR_RETURN(checkpoint::CheckpointFormat format, checkpoint::detectFormat(folder));
+  ASSIGN_OR_RETURN(CheckpointReader reader,
+                   CheckpointReader::open(folder, checkpoint::Verify::Whole, reportCkpt));
+  findings.add(reader.checkIntegrity());
+  verifyItems(reader, options.threads, findings);
+  findings.add(reader.verifyFiles());
   bool hasJson = false;
-  findings.add(verifyIntegrityJson(reader->files(), findings, hasJson));
+  findings.add(verifyIntegrityJson(reader.files(), findings, hasJson));
   if (findings.size() == 0) // checks that the items fit together
-    findings.add(checkpoint::CheckpointView::open(*folder).status());
-  for (const Report &warning : reader->metadata().warnings)
+    findings.add(checkpoint::CheckpointView::open(folder).status());
+  for (const Report &warning : reader.metadata().warnings)
     reportCkpt(warning);
-  remarkStrayFiles(*reader);
-  if (int status = findings.finish(); status != 0)
-    return status;
-  printOut("'{}' is undamaged: {}, {}; checked by {}\n", plan::printable(*folder),
-           formatName(*format), contentsText(*folder),
-           reader->hasIntegrity() ? "the checksums of every file"
-           : hasJson              ? "SHA-256 of its files and the checksums of its records"
-                                  : "the checksums of its records; '.metadata' has none");
-  return 0;
+  remarkStrayFiles(reader);
+  findings.print();
+  if (findings.size() == 0)
+    printOut("'{}' is undamaged: {}, {}; checked by {}\n", plan::printable(folder),
+             formatName(format), contentsText(folder),
+             reader.hasIntegrity() ? "the checksums of every file"
+             : hasJson             ? "SHA-256 of its files and the checksums of its records"
+                                   : "the checksums of its records; '.metadata' has none");
+  return Status::ok();
 }
 
 } // namespace
@@ -167,7 +157,12 @@ void addCkptVerify(cli::Command &ckpt, int &status) {
       ckpt.addCommand("verify", "check structure, coverage, sizes and checksums");
   command.option("checkpoint", options->path, "its folder, or a folder of checkpoints").required();
   command.option("--threads", options->threads, "threads that read").threadCount().showsDefault();
-  command.onUse([options, &status] { status = runVerify(*options); });
+  command.onUse([options, &status] {
+    Findings findings;
+    status = finishCkpt(verify(*options, findings));
+    if (findings.size() > 0)
+      status = 1; // regardless of their kind
+  });
 }
 
 } // namespace shardc::tools

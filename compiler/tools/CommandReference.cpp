@@ -1,4 +1,4 @@
-// docs/commands.md, from the programs' help.
+// The sections of docs/commands.md, from the programs' help.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -10,16 +10,6 @@
 
 namespace shardc::tools {
 namespace {
-
-constexpr const char *kCommandsHead = R"(# Command reference
-
-<!-- Generated from the programs' help by `./dev docs`. -->
-
-This page lists every command with its options. It is generated from the programs' `--help`, as are
-the manual pages (`man shardc`) and the completions of shells. `shardc help COMMAND` prints the same
-in a terminal. [language.md](language.md) explains recipes, and [launching.md](launching.md) how a
-run is started on many machines.
-)";
 
 std::string commandRow(const HelpEntry &entry) {
   std::string name = llvm::join(entry.names, ", ");
@@ -52,7 +42,7 @@ std::string commandSection(const HelpPage &page, int level) {
 } // namespace
 
 std::string commandReference(const std::vector<HelpPage> &programs) {
-  std::string out = kCommandsHead;
+  std::string out;
   for (const HelpPage &program : programs)
     out += commandSection(program, 2);
   return out;

@@ -92,8 +92,6 @@ int runReference(const ReferenceCommand &command) {
   if (!place.isOk())
     return finishCkpt(place.status());
   Session session(command.common);
-  if (ExitStatus status = session.applyFlags(); status != kFine)
-    return status;
   Result<std::optional<config::Config>> config =
       configOf(*place, command.common.load.sets, session);
   if (!config.isOk())

@@ -23,109 +23,6 @@ using checkpoint::HfField;
 using checkpoint::HfOuter;
 using checkpoint::HfUse;
 
-constexpr const char *kHead = R"(# Models of Hugging Face
-
-<!-- Generated from runtime/checkpoint/HfFields.def by `./dev docs`. -->
-
-This page is for people who train a Hugging Face model further, or export a model in that format.
-shardc downloads nothing: the model's folder, with `config.json` and safetensors, must be on this
-machine.
-
-The commands follow each other. A test runs them with a small Llama in the folder `llama`. First
-the recipe of its `config.json`, and its tensors as a checkpoint:
-
-    $ shardc import hf llama -o my.recipe
-    warning: ... set 'model.seq_length'
-    $ shardc ckpt import hf llama weights
-    'llama' is now 'weights/iter_0000000': 17 tensors
-
-The imported recipe has only the section `model`, because `config.json` does not say how to train.
-It begins with a list of settings that you fill in, such as the length of sequences and the weight
-of the loss that balances experts. A second recipe says the rest, above all the data: a run that
-would train on nothing but random tokens is refused.
-
-    // train.recipe
-    recipe train extends "my.recipe" {
-      model { seq_length = 32 }
-      cluster { gpu = host  nodes = 1  gpus_per_node = 2 }
-      dist { use_megatron_fsdp = true }
-      ddp { data_parallel_sharding_strategy = optim_grads_params }
-      dataset text { data_path = ["docs"]  split = "90,10,0" }  // bytes; see data.md for tokens
-      optimizer adam { lr = 1e-5 }
-      train { micro_batch_size = 1  global_batch_size = 2  train_iters = 4 }
-      checkpoint { pretrained_checkpoint = "weights"  finetune = true  save = "trained" }
-    }
-
-    $ shardc run train.recipe
-    step 4/4  loss
-    saved step 4 to 'trained/iter_0000004'
-    $ shardc ckpt export hf trained out
-    exported 'trained/iter_0000004' to 'out'
-
-A run is refused if its recipe computes something other than the
-imported model ([checkpoints.md](checkpoints.md)).
-
-An export copies `config.json` and the tokenizer from the folder that `--config` names. Without
-`--config`, it copies them from the checkpoint, where an import keeps them. A run that
-begins with such a checkpoint carries them into those that it saves. If a checkpoint does not have
-them, or the run computes something else than their `config.json` says, the export makes a
-`config.json` from the run's options, for the architecture that has these options. It then reads the
-file as an import would, and refuses the export if an option would differ; the message names the
-option.
-
-The import reads experts from one tensor for each expert, or from one tensor for all of them, whose
-matrices are transposed or not. If the sizes allow both, they are not, as in transformers. The
-export writes one tensor for all experts for gpt-oss and Llama 4, as published models have it, and
-otherwise one tensor for each expert.
-
-`test/interop/hf_training.py` trains a small model of each architecture with shardc and with
-transformers, from the same weights and on the same data. It compares ten losses and both final
-models.
-
-## Architectures
-
-The architecture is `model_type` of `config.json`. If that is not in this table, the class in
-`architectures` says the architecture. An import refuses a file whose type and class are both
-unknown, and names the architecture that has most of the file's fields.
-
-)";
-
-constexpr const char *kOuter = R"(
-## Models of several parts
-
-A model that also takes images has its text model in `text_config`, or, in older files of Qwen,
-beside the others' fields. An import takes the text model, and names what it leaves out: fields
-(`hf-parts-left-out`) and tensors (`tensors-left-out`). An export writes the text model.
-
-| `model_type` | class of transformers | `model_type` of the text |
-|---|---|---|
-)";
-
-constexpr const char *kFields = R"(
-## Fields
-
-If this table does not list a field of `config.json` for the model's architecture, the
-architecture's class in transformers does not read it, so it changes nothing. An import leaves such
-a field out and names it (`hf-fields-unread`). `test/interop/hf_fields.py` compares the table with
-the sources of transformers.
-
-An import refuses a field that may change what the model computes (`hf-field-unknown`): one that
-transformers reads and no recipe has, one whose name resembles that of a known field, and, if
-`auto_map` names code in the model's folder, every field that is not known. It names all of them.
-`--accept-field=NAME` leaves a field out; it may be given several times. An import also refuses a
-value that no recipe can express (`hf-setting-refused`).
-
-Ministral 3 scales queries from position `original_max_position_embeddings` on, which no recipe
-does; in shorter sequences the scale is 1. Such a model is imported for these, usually up to 16,384
-tokens, with `--accept-field=rope_parameters.llama_4_scaling_beta`.
-
-Fields that are null are ignored. `rope_parameters` is the newer name of `rope_scaling` and has the
-same fields. In the table, "the library" is transformers.
-
-| field | architectures | meaning |
-|---|---|---|
-)";
-
 std::string architecturesOf(const HfField &row) {
   std::string having, lacking;
   size_t numHaving = 0, numLacking = 0;
@@ -182,28 +79,31 @@ std::string meaningOf(const HfField &row) {
   return "";
 }
 
-/// The text of docs/hugging-face.md.
-std::string hfReference() {
-  std::string out = kHead;
-  out += "| `model_type` | class of transformers | `model` of the recipe |\n|---|---|---|\n";
+std::string hfArchitectureTable() {
+  std::string out =
+      "| `model_type` | class of transformers | `model` of the recipe |\n|---|---|---|\n";
   for (const HfArchitecture &one : checkpoint::hfArchitectures())
     out += fmt::format("| `{}` | `{}` | `{}` |\n", one.modelType, one.className, one.recipeFamily);
-  out += kOuter;
+  return out;
+}
+
+std::string hfOuterTable() {
+  std::string out =
+      "| `model_type` | class of transformers | `model_type` of the text |\n|---|---|---|\n";
   for (const HfOuter &one : checkpoint::hfOuters())
     out += fmt::format("| `{}` | `{}` | `{}` |\n", one.modelType, one.className, one.textType);
-  out += kFields;
+  return out;
+}
+
+std::string hfFieldTable() {
+  std::string out = "| field | architectures | meaning |\n|---|---|---|\n";
   for (const HfField &row : checkpoint::hfFields())
     out += fmt::format("| `{}` | {} | {} |\n", row.name, architecturesOf(row), meaningOf(row));
   return out;
 }
 
-struct Page {
-  const char *name;
-  std::string text;
-};
-
-/// The programs beside this one whose commands a page lists.
-Result<std::string> commandPage() {
+/// The commands of the programs beside this one.
+Result<std::string> commandTables() {
   std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   std::vector<tools::HelpPage> programs;
   for (const char *name : {"shardc", "shardc-run"}) {
@@ -213,67 +113,63 @@ Result<std::string> commandPage() {
   return tools::commandReference(programs);
 }
 
-std::vector<Page> pages(std::string commands) {
-  return {{"commands.md", std::move(commands)},
-          {"coming-from-others.md", tools::foreignReference()},
+/// A page, and the parts of it that tables give, in the page's order. All else is written by hand.
+struct Page {
+  const char *name;
+  std::vector<std::string> made;
+};
+
+std::vector<Page> pages(const std::string &commands) {
+  return {{"commands.md", {commands}},
+          {"coming-from-others.md", {tools::foreignReference()}},
           {"options.md", config::optionReference()},
           {"rules.md", config::ruleReference()},
-          {"diagnostics.md", tools::diagnosticReference()},
-          {"messages.md", tools::messageReference()},
+          {"diagnostics.md", {tools::diagnosticReference(), tools::verifierReference()}},
+          {"messages.md", {tools::messageReference()}},
           {"ops.md", tools::opReference()},
           {"kinds.md", tools::kindReference()},
-          {"passes.md", tools::passReference()},
+          {"passes.md", {tools::passReference()}},
           {"devices.md", tools::deviceReference()},
-          {"job.md", tools::jobReference()},
-          {"hugging-face.md", hfReference()}};
+          {"job.md", {tools::jobReference()}},
+          {"hugging-face.md", {hfArchitectureTable(), hfOuterTable(), hfFieldTable()}},
+          {"environment.md", {tools::launcherReference()}}};
 }
 
-/// A page of prose whose tables, between two marks, come from the code.
-Result<Page> environmentPage(const std::string &folder) {
-  constexpr std::string_view kBegin = "<!-- made from runtime/base/Launchers.def -->\n",
-                             kEnd = "<!-- end -->\n";
-  ASSIGN_OR_RETURN(std::string text, readFile(folder + "/environment.md"));
-  size_t begin = text.find(kBegin), end = text.find(kEnd);
-  if (begin == text.npos || end == text.npos)
-    return makeStatus(StatusCode::InvalidInput, "environment.md lacks a mark of its tables");
-  begin += kBegin.size();
-  text.replace(begin, end - begin, "\n" + tools::launcherReference() + "\n");
-  return Page{"environment.md", std::move(text)};
+/// The page with its parts between marks replaced.
+Result<std::string> filled(std::string text, const Page &page) {
+  constexpr std::string_view kMark = "<!-- made from ", kEnd = "<!-- end -->\n";
+  size_t at = 0;
+  for (const std::string &made : page.made) {
+    size_t begin = text.find('\n', text.find(kMark, at)), end = text.find(kEnd, begin);
+    if (end == text.npos)
+      return makeStatus(StatusCode::InvalidInput, "{} lacks a mark of its {} tables", page.name,
+                        page.made.size());
+    size_t first = made.find_first_not_of('\n'), last = made.find_last_not_of('\n');
+    std::string part = "\n\n" + made.substr(first, last + 1 - first) + "\n\n";
+    text.replace(begin, end - begin, part);
+    at = begin + part.size();
+  }
+  return text;
 }
 
-/// Whether the file in the folder equals the page that the tables give.
-bool isCurrent(const Page &page, const std::string &path) {
-  Result<std::string> text = readFile(path);
-  if (text.isOk() && *text == page.text)
-    return true;
-  std::fprintf(stderr, "%s differs from the tables; './dev docs' writes it again\n", path.c_str());
-  return false;
+/// Writes the page with what the tables give, or says that it differs.
+Status refresh(const std::string &path, const Page &page, bool check, bool &isCurrent) {
+  ASSIGN_OR_RETURN(std::string old, readFile(path));
+  ASSIGN_OR_RETURN(std::string text, filled(old, page));
+  if (!check)
+    return writeFileAtomic(path, text);
+  if (text != old)
+    std::fprintf(stderr, "%s differs from the tables; './dev docs' writes it again\n",
+                 path.c_str());
+  isCurrent &= text == old;
+  return Status::ok();
 }
 
-int run(const std::string &folder, bool check) {
-  Result<std::string> commands = commandPage();
-  if (!commands.isOk()) {
-    std::fprintf(stderr, "shardc-docs: error: %s\n", commands.status().message().c_str());
-    return 3;
-  }
-  Result<Page> environment = environmentPage(folder);
-  if (!environment.isOk()) {
-    std::fprintf(stderr, "shardc-docs: error: %s\n", environment.status().message().c_str());
-    return 3;
-  }
-  std::vector<Page> all = pages(*commands);
-  all.push_back(*environment);
-  bool good = true;
-  for (const Page &page : all) {
-    std::string path = folder + "/" + page.name;
-    if (check) {
-      good &= isCurrent(page, path);
-    } else if (Status status = writeFileAtomic(path, page.text); !status.isOk()) {
-      std::fprintf(stderr, "shardc-docs: error: %s\n", status.message().c_str());
-      return 3;
-    }
-  }
-  return good ? 0 : 1;
+Status run(const std::string &folder, bool check, bool &isCurrent) {
+  ASSIGN_OR_RETURN(std::string commands, commandTables());
+  for (const Page &page : pages(commands))
+    RETURN_IF_ERROR(refresh(folder + "/" + page.name, page, check, isCurrent));
+  return Status::ok();
 }
 
 } // namespace
@@ -291,10 +187,10 @@ int main(int argc, char **argv) {
   app.option("--share", programs, "write manual pages and completions of these programs instead");
   if (std::optional<int> ended = app.parse(argc, argv))
     return *ended;
-  if (programs.empty())
-    return run(folder, check);
-  Status status = tools::writeShare(folder, programs);
+  bool isCurrent = true;
+  Status status =
+      programs.empty() ? run(folder, check, isCurrent) : tools::writeShare(folder, programs);
   if (!status.isOk())
     std::fprintf(stderr, "shardc-docs: error: %s\n", status.message().c_str());
-  return status.isOk() ? 0 : 3;
+  return !status.isOk() ? 3 : isCurrent ? 0 : 1;
 }

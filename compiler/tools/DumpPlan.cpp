@@ -518,8 +518,6 @@ int runDumpPlan(DumpOptions &options) {
   if (!isElasticText(options))
     return kUsage;
   Session session(options.common);
-  if (ExitStatus status = session.applyFlags(); status != kFine)
-    return status;
   auto afterStep = [&](config::Step step, const config::Config &config) {
     if (std::string_view name(config::stepName(step).data(), config::stepName(step).size());
         options.prints(name))

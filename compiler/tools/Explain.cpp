@@ -239,8 +239,6 @@ std::string remarkText(const Diagnostic &remark, const SourceManager &sources) {
 int explainAdjustments(ExplainOptions &options) {
   options.common.remarks = "hidden";
   Session session(options.common);
-  if (ExitStatus status = session.applyFlags(); status != kFine)
-    return status;
   checkRecipe(session, options.common);
   // Consequences of other settings are printed after the remarks of all kinds.
   constexpr size_t kFollowing = kRemarkKinds;
@@ -303,8 +301,6 @@ int runExplain(ExplainOptions &options) {
   if (what == kAdjustments)
     return explainAdjustments(options);
   Session session(options.common);
-  if (ExitStatus status = session.applyFlags(); status != kFine)
-    return status;
   std::optional<config::Config> config =
       config::loadConfig(session.sources(), session.diags(), options.common.load);
   return config ? explainPart(*config, session.sources(), what) : session.finish();

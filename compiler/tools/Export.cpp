@@ -18,8 +18,6 @@ struct ExportCommand {
 /// express it.
 int runExport(const ExportCommand &command) {
   Session session(command.common);
-  if (ExitStatus status = session.applyFlags(); status != kFine)
-    return status;
   config::LoadOptions load = command.common.load;
   load.isForUpstream = true;
   std::optional<config::Config> config =

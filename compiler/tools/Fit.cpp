@@ -253,8 +253,6 @@ plan::Plan largestPlan(const config::Config &config, SourceManager &sources) {
 /// Missing ops are errors here, since memory without them would be too low.
 int runFit(const FitOptions &options) {
   Session session(options.common);
-  if (ExitStatus status = session.applyFlags(); status != kFine)
-    return status;
   std::optional<config::Config> config =
       config::loadConfig(session.sources(), session.diags(), options.common.load);
   if (!config)

@@ -346,8 +346,6 @@ int runGenerate(const GenerateCommand &command) {
   if (!place.isOk())
     return finishCkpt(place.status());
   Session session(command.common);
-  if (ExitStatus status = session.applyFlags(); status != kFine)
-    return status;
   Result<std::vector<std::string>> sets = settingsOf(command, *place);
   if (!sets.isOk())
     return finishCkpt(sets.status());

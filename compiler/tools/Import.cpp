@@ -269,8 +269,6 @@ std::string whyMisused(const ImportCommand &command) {
 
 int runImport(const ImportCommand &command) {
   Session session(command.common);
-  if (ExitStatus status = session.applyFlags(); status != kFine)
-    return status;
   if (std::string why = whyKept(command.output, {command.input}); !why.empty())
     return refuseUsage(why);
   if (std::string why = whyMisused(command); !why.empty())

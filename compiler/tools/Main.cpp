@@ -10,6 +10,7 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/KernelPath.h"
 #include "runtime/base/Output.h"
 #include "runtime/base/Version.h"
 #include "llvm/ADT/STLExtras.h"
@@ -111,5 +112,7 @@ int main(int argc, char **argv) {
       "print version, commit, backends and libraries");
   if (argc < 2)
     return finish(writeOutput("", app.help(app.name())));
+  if (Status known = checkKernelPaths(); !known.isOk())
+    return finish(app.refuse(lineOf(known.report())));
   return finish(app.parse(argc, argv).value_or(status));
 }

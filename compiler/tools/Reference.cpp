@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <string>
-#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -42,6 +40,26 @@ std::string codeCell(std::string_view text) {
     out += c == '|' ? std::string("\\|") : std::string(1, c);
   return out;
 }
+
+std::string code(std::string_view text) { return fmt::format("`{}`", text); }
+
+/// Tables in Markdown, one after the other.
+class Tables {
+public:
+  void begin(std::string_view head) {
+    std::string line = "|";
+    for (auto columns = std::ranges::count(head, '|') + 1; columns > 0; --columns)
+      line += "---|";
+    texts.push_back(fmt::format("| {} |\n{}\n", head, line));
+  }
+  void row(const auto &...cells) {
+    texts.back() += "|";
+    ((texts.back() += fmt::format(" {} |", cells)), ...);
+    texts.back() += "\n";
+  }
+
+  std::vector<std::string> texts;
+};
 
 std::string orDash(std::string_view text) { return text.empty() ? "-" : std::string(text); }
 
@@ -124,11 +142,7 @@ std::string docOf(const plan::JobFieldInfo &field) {
 } // namespace
 
 std::string diagnosticReference() {
-  std::string out =
-      "# Diagnostics\n\nThis page lists every message of the compiler with its id. It is generated "
-      "from `compiler/diag/Diagnostics.def`; the [rules](rules.md) check the meaning of a recipe. "
-      "`shardc explain ID` prints a row. Ids are stable: scripts may rely on them. `-WGROUP`, "
-      "`-Wno-GROUP` and `-Werror=GROUP` take the group of a warning or remark.\n";
+  std::string out;
   for (Severity severity : {Severity::Error, Severity::Warning, Severity::Remark, Severity::Note}) {
     out += fmt::format("\n## {}s\n\n| id | text | group |\n|---|---|---|\n",
                        view(severityName(severity)));
@@ -138,9 +152,11 @@ std::string diagnosticReference() {
                            cell(config::readableText(view(row.info.text))),
                            orDash(view(row.info.group)));
   }
-  out += "\n## Findings of the plan's verifier\n\nGenerated from `runtime/verify/VerifyRules.def`; "
-         "[plan.md](plan.md) says how each is proved.\n\n| id | what a plan must satisfy "
-         "|\n|---|---|\n";
+  return out;
+}
+
+std::string verifierReference() {
+  std::string out = "| id | what a plan must satisfy |\n|---|---|\n";
   for (int rule = 0; rule < plan::kRuleCount; ++rule)
     out += fmt::format("| `{}` | {} |\n", plan::ruleId(static_cast<plan::Rule>(rule)),
                        cell(plan::ruleDoc(static_cast<plan::Rule>(rule))));
@@ -148,14 +164,7 @@ std::string diagnosticReference() {
 }
 
 std::string messageReference() {
-  std::string out =
-      "# Messages of the runtime\n\nThis page lists every message of `shardc run`, `shardc-run` "
-      "and `shardc ckpt` with its id. It is generated from `runtime/base/Reports.def`; the "
-      "compiler's are in [diagnostics.md](diagnostics.md). `shardc explain ID` prints a row. Ids "
-      "are stable: scripts may rely on them. An error ends the run unless its row says otherwise. "
-      "A run writes warnings and errors to standard error, remarks and notes to standard output; "
-      "with `--diag-format=json` it writes all to standard output, one JSON object per line with "
-      "the fields `severity`, `id` and `text`. `shardc ckpt` writes them to standard error.\n";
+  std::string out;
   for (Severity severity : {Severity::Error, Severity::Warning, Severity::Remark, Severity::Note}) {
     out += fmt::format("\n## {}s\n\n| id | text | causes, and what to do |\n|---|---|---|\n",
                        severityWord(severity));
@@ -168,70 +177,51 @@ std::string messageReference() {
 }
 
 /// The tables of facts about ops, and the entries of their columns.
-std::string opColumns() {
-  auto nameOf = [](plan::OpKind kind) { return plan::opInfo(kind).name; };
-  std::string out;
-  out += "\nOps that may name a group. Each of the n members of the group then computes one of n "
-         "equal parts.\n\n| op | the rank with index i has the i-th of n equal parts: "
-         "|\n|---|---|\n";
+std::vector<std::string> opColumns() {
+  Tables tables;
+  auto nameOf = [](plan::OpKind kind) { return code(plan::opInfo(kind).name); };
+  tables.begin("op | the rank with index i has the i-th of n equal parts:");
   for (const plan::OpInfo &op : plan::kOpInfos)
     if (op.takesIndex())
-      out += fmt::format("| `{}` | {} |\n", op.name, op.indexed);
-  out += "\nOps that need all rows of their first operand and, where ranks divide the rows, take "
-         "those of the rank for all. Ranks never divide rows of which any other op needs "
-         "all.\n\n| op | if the rank has a part of the rows |\n|---|---|\n";
+      tables.row(code(op.name), op.indexed);
+  tables.begin("op | if the rank has a part of the rows");
   for (const plan::OpInfo &op : plan::kOpInfos)
     if (op.takesOwnRows())
-      out += fmt::format("| `{}` | {} |\n", op.name, op.ownRows);
-  out += "\nResults that may hold -inf:\n\n| op | result | where |\n|---|---|---|\n";
-#define MINUS_INFINITY(op, result, where)                                                          \
-  out += fmt::format("| `{}` | {} | {} |\n", nameOf(plan::OpKind::op), result, where);
+      tables.row(code(op.name), op.ownRows);
+  tables.begin("op | result | where");
+#define MINUS_INFINITY(op, result, where) tables.row(nameOf(plan::OpKind::op), result, where);
 #include "runtime/plan/Ops.def"
-  out += "\nOps that have several nodes in a captured graph: kernels, copies and fills.\n\n| op | "
-         "nodes at most |\n|---|---|\n";
+  tables.begin("op | nodes at most");
   for (const plan::OpInfo &op : plan::kOpInfos)
     if (op.nodes > 1 || op.tensorNodes > 0)
-      out +=
-          fmt::format("| `{}` | {}{} |\n", op.name, op.nodes,
-                      op.tensorNodes == 0
-                          ? ""
-                          : fmt::format(", {} more for each tensor that does not begin with zeros",
-                                        op.tensorNodes));
-  out += "\nCollectives. The conjugate makes the gradient of the operand from that of the "
-         "result.\n\n| op | conjugate |\n|---|---|\n";
+      tables.row(code(op.name),
+                 op.tensorNodes == 0
+                     ? fmt::format("{}", op.nodes)
+                     : fmt::format("{}, {} more for each tensor that does not begin with zeros",
+                                   op.nodes, op.tensorNodes));
+  tables.begin("op | conjugate");
   for (const plan::OpInfo &op : plan::kOpInfos)
     if (op.collective)
-      out += fmt::format("| `{}` | {} |\n", op.name,
-                         op.collective->conjugate
-                             ? fmt::format("`{}`", nameOf(*op.collective->conjugate))
-                             : "none: the gradient is the same");
-  out += "\nMarks of factors, which [factors.md](factors.md) teaches:\n\n| mark | meaning "
-         "|\n|---|---|\n";
-#define FACTOR_MARKS(mark, meaning)                                                                \
-  out += fmt::format("| `{}` | {} |\n", codeCell(mark), cell(meaning));
+      tables.row(code(op.name), op.collective->conjugate ? nameOf(*op.collective->conjugate)
+                                                         : "none: the gradient is the same");
+  tables.begin("mark | meaning");
+#define FACTOR_MARKS(mark, meaning) tables.row(code(codeCell(mark)), cell(meaning));
 #include "runtime/plan/OpColumns.def"
-  out += "\nWords of factors with a role in the proof of plans; all others are free:\n\n| word | "
-         "meaning |\n|---|---|\n";
-#define FACTOR_ROLES(word, role, meaning) out += fmt::format("| `{}` | {} |\n", word, meaning);
+  tables.begin("word | meaning");
+#define FACTOR_ROLES(word, role, meaning) tables.row(code(word), meaning);
 #include "runtime/plan/OpColumns.def"
-  out +=
-      "\nTypes: an element type, or one of these words. `/n` is the number of dimensions, where it "
-      "matters; `~x` is the element type of the operand or result x, `=x` its type.\n\n| type | "
-      "meaning |\n|---|---|\n";
-#define VALUE_TYPES(enumerator, word, meaning) out += fmt::format("| `{}` | {} |\n", word, meaning);
+  tables.begin("type | meaning");
+#define VALUE_TYPES(enumerator, word, meaning) tables.row(code(word), meaning);
 #include "runtime/plan/OpColumns.def"
-  out += "\n| fact | entry | meaning |\n|---|---|---|\n";
-  auto entry = [&](std::string_view column, std::string_view name, std::string_view meaning) {
-    out += fmt::format("| {} | {} | {} |\n", column, name, cell(meaning));
-  };
-#define TRAFFICS(enumerator, meaning) entry("TRAFFIC", #enumerator, meaning);
-#define WORKSPACES(enumerator, meaning) entry("WORKSPACE", #enumerator, meaning);
-#define BLOCK_USES(enumerator, meaning) entry("BLOCK", #enumerator, meaning);
-#define SUM_ROLES(enumerator, meaning) entry("SUM", #enumerator, meaning);
-#define RECOMPUTES(enumerator, meaning) entry("RECOMPUTE", #enumerator, meaning);
-#define WORKS(entry_, meaning) entry("WORK", entry_, meaning);
+  tables.begin("fact | entry | meaning");
+#define TRAFFICS(enumerator, meaning) tables.row("TRAFFIC", #enumerator, cell(meaning));
+#define WORKSPACES(enumerator, meaning) tables.row("WORKSPACE", #enumerator, cell(meaning));
+#define BLOCK_USES(enumerator, meaning) tables.row("BLOCK", #enumerator, cell(meaning));
+#define SUM_ROLES(enumerator, meaning) tables.row("SUM", #enumerator, cell(meaning));
+#define RECOMPUTES(enumerator, meaning) tables.row("RECOMPUTE", #enumerator, cell(meaning));
+#define WORKS(entry_, meaning) tables.row("WORK", entry_, cell(meaning));
 #include "runtime/plan/OpColumns.def"
-  return out;
+  return tables.texts;
 }
 
 std::string attrsText(const plan::OpInfo &op) {
@@ -243,16 +233,8 @@ std::string attrsText(const plan::OpInfo &op) {
   return orDash(out);
 }
 
-std::string opReference() {
-  std::string out =
-      "# Ops\n\nThis page lists every op of a plan. It is generated from `runtime/plan/Ops.def`. "
-      "`?` marks an optional "
-      "operand or result, `*` a list. Values of ops without steps have types and, in brackets, "
-      "factors. The verifier, the passes, the predictions and the executor read the facts, which "
-      "the table explains. Of attributes, `!` marks those that the op needs, `~` those "
-      "that are not part of its value. B is the micro batch, S the sequence, T = B·S rows, H the "
-      "hidden size, V the padded vocabulary, F the feed-forward size, N query heads, G key/value "
-      "heads, D the head size. [factors.md](factors.md) says how to read factors.\n";
+std::vector<std::string> opReference() {
+  std::string out;
   auto add = [&](plan::OpKind kind, std::string_view facts) {
     const plan::OpInfo &op = plan::opInfo(kind);
     out += fmt::format("\n## {}\n\n", op.name);
@@ -272,69 +254,53 @@ std::string opReference() {
 #define FORM(producer, quantizer, name, values, steps, facts)                                      \
   add(plan::OpKind::producer##quantizer, #facts);
 #include "runtime/plan/Ops.def"
-  out += opColumns();
-  out += "\n## Attributes\n\nGenerated from `runtime/base/Attrs.def`. An attribute at its default "
-         "is not printed.\n\n| attribute | takes | meaning |\n|---|---|---|\n";
+  std::vector<std::string> tables = opColumns();
+  tables.insert(tables.begin(), out);
+  out = "| attribute | takes | meaning |\n|---|---|---|\n";
 #define ATTR_BOOL(field, default_, doc) out += attrRow(plan::AttrKey::field, doc);
 #define ATTR_INT(field, default_, least, most, doc) out += attrRow(plan::AttrKey::field, doc);
 #define ATTR_FLOAT(field, default_, doc) out += attrRow(plan::AttrKey::field, doc);
 #include "runtime/base/Attrs.def"
-  return out;
+  tables.push_back(out);
+  return tables;
 }
 
-std::string kindReference() {
-  std::string out =
-      "# Kinds\n\nThis page lists the kinds of cells, units, streams and segments of a "
-      "[plan](plan.md), and the phases of ops. It is generated from `runtime/plan/Kinds.def`. The "
-      "first kind of each table is the default and is not printed.\n";
-  auto table = [&](std::string_view title, std::string_view columns, std::string_view line) {
-    out += fmt::format("\n## {}\n\n| {} |\n|{}|\n", title, columns, line);
-  };
-  auto row = [&](auto... columns) {
-    out += "|";
-    ((out += fmt::format(" {} |", columns)), ...);
-    out += "\n";
-  };
-  table("Cells", "kind | of a | the host | what it holds", "---|---|---|---");
+std::vector<std::string> kindReference() {
+  Tables tables;
+  tables.begin("kind | of a | the host | what it holds");
   constexpr std::string_view kOf[] = {"-", "block", "parameter"};
   constexpr std::string_view kHost[] = {"-", "writes it", "reads it", "saves and loads it"};
 #define CELL_KIND(enumerator, word, of, host, doc)                                                 \
-  row(fmt::format("`{}`", word), kOf[plan::CellKindInfo::of], kHost[plan::CellKindInfo::host], doc);
+  tables.row(code(word), kOf[plan::CellKindInfo::of], kHost[plan::CellKindInfo::host], doc);
 #include "runtime/plan/Kinds.def"
-  table("Units", "kind | what its parameters are", "---|---");
-#define UNIT_KIND(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
+  tables.begin("kind | what its parameters are");
+#define UNIT_KIND(enumerator, word, doc) tables.row(code(word), doc);
 #include "runtime/plan/Kinds.def"
-  table("Groups", "kind | division | in what its ranks differ", "---|---|---");
+  tables.begin("kind | division | in what its ranks differ");
   constexpr std::string_view kDivision[] = {"of layers", "of experts", "of both", "-"};
 #define GROUP_KIND(enumerator, word, division, doc)                                                \
-  row(fmt::format("`{}`", word), kDivision[plan::GroupKindInfo::division], doc);
+  tables.row(code(word), kDivision[plan::GroupKindInfo::division], doc);
 #include "runtime/plan/Kinds.def"
-  table("Streams", "kind | what runs on it", "---|---");
-#define STREAM_KIND(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
+  tables.begin("kind | what runs on it");
+#define STREAM_KIND(enumerator, word, doc) tables.row(code(word), doc);
 #include "runtime/plan/Kinds.def"
-  table("Segments", "kind | form | phase of its ops | what it does", "---|---|---|---");
+  tables.begin("kind | form | phase of its ops | what it does");
   constexpr std::string_view kForm[] = {"any", "body", "straight", "in the background"};
 #define SEGMENT_KIND(enumerator, word, form, phase, doc)                                           \
-  row(fmt::format("`{}`", word), kForm[plan::SegmentKindInfo::form],                               \
-      plan::toString(plan::Phase::phase), doc);
+  tables.row(code(word), kForm[plan::SegmentKindInfo::form], plan::toString(plan::Phase::phase),   \
+             doc);
 #include "runtime/plan/Kinds.def"
-  table("Products", "role | what the product is", "---|---");
-#define PRODUCT_ROLE(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
+  tables.begin("role | what the product is");
+#define PRODUCT_ROLE(enumerator, word, doc) tables.row(code(word), doc);
 #include "runtime/plan/Kinds.def"
-  table("Phases", "phase | what the op is part of", "---|---");
-#define PHASE(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
+  tables.begin("phase | what the op is part of");
+#define PHASE(enumerator, word, doc) tables.row(code(word), doc);
 #include "runtime/plan/Kinds.def"
-  return out;
+  return tables.texts;
 }
 
 std::string passReference() {
-  std::string out =
-      "# Passes\n\nThis page lists the passes in the order in which `compiler/passes/Pipeline.cpp` "
-      "runs them; that file gives the reason for each position. It is generated from "
-      "`compiler/passes/Passes.def`. Each pass runs alone on plan text: `shardc-opt --FLAG "
-      "P.plan`. `shardc dump-plan R.recipe --print-after=FLAG` prints the plan after it; "
-      "`--disable-pass=FLAG` skips an optional pass, and `--enable-pass=FLAG` runs one that only "
-      "runs on request.\n";
+  std::string out;
   std::string_view level;
   for (passes::PassId id : passes::allPasses()) {
     const passes::PassInfo &pass = passes::passInfo(id);
@@ -376,7 +342,7 @@ std::string assumedOps() {
 }
 
 std::string rateKindRows() {
-  std::string out;
+  std::string out = "| kind | `op` | sizes | `rate` in | what |\n|---|---|---|---|---|\n";
   for (size_t k = 0; k < kRateKinds; ++k) {
     const RateKindInfo &kind = infoOf(static_cast<RateKind>(k));
     out += fmt::format("| `{}` | {} | {} | {} | {} |\n", kind.name, fmt::join(kind.ops, ", "),
@@ -387,23 +353,12 @@ std::string rateKindRows() {
 
 } // namespace
 
-std::string deviceReference() {
+std::vector<std::string> deviceReference() {
   std::string out =
-      "# Devices\n\nThis page lists the GPUs that `cluster.gpu` can name, with the rates by which "
-      "times are predicted. It is generated from `compiler/predict/DeviceTable.def` and "
-      "`KernelTable.def`. `shardc measure` measures a machine, and with `cluster.rates` a "
-      "recipe uses what it measured instead of these figures ([tuning.md](tuning.md)).\n\nPeaks "
-      "are the vendor's. Sustained rates are what steps reach. A star marks a rate that is "
-      "assumed, since it was not measured on such a device: it is the same share of the peak as on "
-      "h200, as far as the power limit allows. Peaks are those with sums in fp32, which GeForce "
-      "cards compute at half the rate that is advertised. Without *peers*, ranks of a machine "
-      "exchange rows of experts by NCCL. The rate to other nodes is assumed for every device, as "
-      "it depends on the machine's "
-      "adapters. Rates of links are for one direction.\n\n| name | device | memory, GiB | watts | "
-      "peers | bf16, "
-      "TFLOP/s: peak | sustained | fp8: peak | sustained | fp32: peak | memory, GB/s: peak | "
-      "sustained | NVLink, GB/s: peak | sustained | host, GB/s: peak | sustained | nodes, GB/s | "
-      "source of peaks |\n"
+      "| name | device | memory, GiB | watts | peers | bf16, TFLOP/s: peak | sustained | fp8: peak "
+      "| sustained | fp32: peak | memory, GB/s: peak | sustained | NVLink, GB/s: peak | sustained "
+      "| "
+      "host, GB/s: peak | sustained | nodes, GB/s | source of peaks |\n"
       "|---|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n";
   for (const predict::Device &device : predict::devices()) {
     const predict::DeviceRates &peak = device.peak, &sustained = device.sustained;
@@ -423,14 +378,7 @@ std::string deviceReference() {
                        rateText(sustained.hostGBs, isAssumed), rateText(device.networkGBs, true),
                        device.source.str());
   }
-  return out +
-         "\nKernels were measured on one H200, and scaled by these rates for the other devices. "
-         "The rates of these ops were not measured, and are assumed for every device: " +
-         assumedOps() +
-         ".\n\n## Kinds of measured rates\n\nEach line of a file of rates, except the "
-         "first line, is one of these:\n\n| kind | `op` | sizes | `rate` in | what "
-         "|\n|---|---|---|---|---|\n" +
-         rateKindRows();
+  return {out, assumedOps() + ".", rateKindRows()};
 }
 
 namespace {
@@ -446,26 +394,6 @@ std::string ownName(const config::ForeignName &foreign) {
   return codeCell(advice);
 }
 
-constexpr const char *kForeignHead = R"(# Coming from others
-
-This page is for people who have a configuration of another program and look for shardc's options.
-It is generated from `compiler/config/ForeignNames.def`, which `check`, `explain` and completion in
-editors read too. So you may keep a name that you know: `check` says what it is called here, and
-`check --fix` replaces it.
-
-    $ shardc explain per_device_train_batch_size
-    'per_device_train_batch_size' is Hugging Face's name; set 'train.micro_batch_size' to it
-    $ shardc explain fsdp_sharding_strategy
-    'fsdp_sharding_strategy' is accelerate's name; write 'ddp.data_parallel_sharding_strategy
-
-A row with an option alone means the same values. TRL, LLaMA-Factory and Axolotl also use the names
-of Hugging Face's trainer, and TRL and Axolotl those of PEFT. A name that several programs share is
-in the table of the first one. Options have the names of Megatron-Bridge: its configurations and
-launches of Megatron-LM can be [imported](importing.md), and [options.md](options.md) has the flags.
-[hugging-face.md](hugging-face.md) says how the model of a `config.json` is imported, and
-[fine-tuning.md](fine-tuning.md) how data of conversations are made.
-)";
-
 } // namespace
 
 std::string foreignReference() {
@@ -479,20 +407,14 @@ std::string foreignReference() {
       programs.push_back(program);
     rows[program] += fmt::format("| `{}` | {} |\n", foreign.name, ownName(foreign));
   }
-  std::string out = kForeignHead;
+  std::string out;
   for (const std::string &program : programs)
     out += fmt::format("\n## {}\n\n| name there | here |\n|---|---|\n{}", program, rows[program]);
   return out;
 }
 
 std::string jobReference() {
-  std::string out =
-      "# The job of a plan\n\nThis page lists the fields of a [plan](plan.md)'s job table: the "
-      "settings that passes, the runtime and checkpoints read. It is generated from "
-      "`runtime/plan/Job.def`. A field that a plan does not contain has its default; `-` means "
-      "that it has none. Other names are refused, except `env.NAME`, a quoted string: an "
-      "environment variable that the run sets. [options.md](options.md) explains options "
-      "further.\n";
+  std::string out;
   llvm::StringRef section;
   for (size_t i = 0; i < plan::kJobFields; ++i) {
     auto field = static_cast<plan::JobField>(i);

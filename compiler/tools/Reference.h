@@ -1,32 +1,37 @@
-// Generates reference pages from tables whose folders have no generator. compiler/config/Explain.h
-// has the generators for options and rules.
+// Generates parts of reference pages from tables whose folders have no generator: each function, or
+// each text of its list, makes what is between two marks. compiler/config/Explain.h has the
+// generators for options and rules.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace shardc::tools {
 
 /// Escapes text for a table cell: no bar or line end may end the cell, and no mark may format it.
 std::string cell(std::string_view text);
 
-/// docs/diagnostics.md: every message of the compiler's own code and of the plan's verifier.
+/// docs/diagnostics.md: every message of the compiler's own code, and of the plan's verifier.
 std::string diagnosticReference();
+std::string verifierReference();
 
 /// docs/messages.md: every message of the runtime.
 std::string messageReference();
 
-/// docs/ops.md: every op with operands, results, effects, its attributes and their meaning.
-std::string opReference();
+/// docs/ops.md: every op with operands, results and effects; tables of facts; every attribute.
+std::vector<std::string> opReference();
 
-/// docs/kinds.md: every kind of cells, units and segments, and the phases of ops.
-std::string kindReference();
+/// docs/kinds.md: every kind of cells, units, groups, streams, segments and products, and the
+/// phases of ops.
+std::vector<std::string> kindReference();
 
 /// docs/passes.md: every pass in the pipeline's order.
 std::string passReference();
 
-/// docs/devices.md: every device with its rates and their source, and the kinds of measured rates.
-std::string deviceReference();
+/// docs/devices.md: every device with its rates and their source; the ops whose rates are assumed;
+/// the kinds of measured rates.
+std::vector<std::string> deviceReference();
 
 /// docs/coming-from-others.md: names in other programs, and what to write instead.
 std::string foreignReference();

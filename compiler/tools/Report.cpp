@@ -249,8 +249,6 @@ ExitStatus readAll(const ReportOptions &options, std::vector<std::unique_ptr<Inp
     CommonOptions common = options.common;
     common.load.path = options.inputs[i];
     Session session(common);
-    if (ExitStatus usage = session.applyFlags(); usage != kFine)
-      return usage;
     inputs.push_back(std::make_unique<Input>());
     bool isRead = readOne(session, common, options, i, *inputs.back());
     ExitStatus finished = session.finish();

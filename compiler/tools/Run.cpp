@@ -167,8 +167,6 @@ bool namesData(const config::Config &config, DiagEngine &diags) {
 /// to exit with.
 ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
   Session session(options.common);
-  if (ExitStatus status = session.applyFlags(); status != kFine)
-    return status;
   std::optional<config::Config> config =
       config::loadConfig(session.sources(), session.diags(), options.common.load);
   std::optional<Compiled> compiled;

@@ -22,7 +22,6 @@
 #include "compiler/predict/Kernels.h"
 #include "compiler/predict/Overheads.h"
 #include "compiler/predict/SaveTime.h"
-#include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
 #include "compiler/tools/Advice.h"
 #include "compiler/tools/CheckpointSettings.h"
@@ -156,7 +155,14 @@ void CommonOptions::addTo(cli::Command &app, bool needsRecipe) {
 
 void CommonOptions::addMessageOptions(cli::Command &app) {
   app.option("-W", warningFlags, "-W<group>, -Wno-<group>, -Werror, -Werror=<group>")
-      .repeatableOneByOne();
+      .repeatableOneByOne()
+      .checked([](const std::string &flag) {
+        SourceManager sources;
+        DiagEngine diags(sources);
+        config::registerGroups(diags);
+        Status status = diags.flags().apply("-W" + flag);
+        return status.isOk() ? "" : "names an " + status.message();
+      });
   app.flag("--remarks{lines}", remarks,
            "show remarks, one line each; --remarks=full adds source lines and notes")
       .oneOf({"lines", "full"});
@@ -167,25 +173,14 @@ void CommonOptions::addMessageOptions(cli::Command &app) {
 Session::Session(const CommonOptions &options)
     : options_(options), diags_(sources_), consumer_(makeConsumer(sources_, options)) {
   config::registerGroups(diags_);
+  for (const std::string &flag : options.warningFlags)
+    static_cast<void>(diags_.flags().apply("-W" + flag)); // the command line was checked
   diags_.addConsumer(*consumer_);
   if (options.diagFormat != "text")
     diags_.setErrorLimit(0); // a program reads all messages
 }
 
 Session::~Session() = default;
-
-ExitStatus Session::applyFlags() {
-  if (Status status = checkKernelPaths(); !status.isOk()) {
-    llvm::errs() << "shardc: " << printable(status.message()) << "\n";
-    return kUsage;
-  }
-  for (const std::string &flag : options_.warningFlags)
-    if (Status status = diags_.flags().apply("-W" + flag); !status.isOk()) {
-      llvm::errs() << "shardc: " << printable(status.message()) << "\n";
-      return kUsage;
-    }
-  return kFine;
-}
 
 ExitStatus Session::finish() {
   diags_.finish();
@@ -485,8 +480,6 @@ std::string memorySavesText(const predict::Device &device, const plan::Plan &pla
 
 } // namespace
 
-/// Lines of the plan's summary: memory outside of the plan, the predicted step and its exposed
-/// communication. Nothing if the device has no predictions.
 std::vector<std::string> predictionText(const plan::Plan &plan) {
   std::optional<predict::Device> planned = predict::plannedDevice(plan);
   if (!planned || !planned->isPredicted())
@@ -542,8 +535,6 @@ std::string firstView(const plan::Plan &plan, const plan::Role &role) {
 
 } // namespace
 
-/// The text of a plan with its summary. Plans of smaller batches, of a job with batch-size rampup,
-/// come before it.
 std::string planText(const Compiled &compiled) {
   std::string text;
   for (const Compiled &smaller : compiled.before)

@@ -52,8 +52,6 @@ public:
   const SourceManager &sources() const { return sources_; }
   DiagEngine &diags() { return diags_; }
   const DiagEngine &diags() const { return diags_; }
-  /// Applies the -W flags. kUsage, with a message on standard error, if one does not name a group.
-  ExitStatus applyFlags();
   /// Prints all messages; kInputErrors if one is an error.
   ExitStatus finish();
 

@@ -75,8 +75,6 @@ std::string refusal(const ShrinkCommand &command, const Session &session,
 
 int runShrink(const ShrinkCommand &command) {
   Session session(command.common);
-  if (ExitStatus status = session.applyFlags(); status != kFine)
-    return status;
   const config::LoadOptions &load = command.common.load;
   std::optional<config::Config> config =
       config::loadConfig(session.sources(), session.diags(), load);

@@ -614,8 +614,6 @@ ExitStatus runTune(const TuneOptions &options) {
     if (ExitStatus status = checkOutput(file); status != kFine)
       return status;
   Session session(options.common);
-  if (ExitStatus status = session.applyFlags(); status != kFine)
-    return status;
   StopOnSignal ends; // the search
   return Tuner(options, session).run();
 }

@@ -1,6 +1,5 @@
 #include "compiler/tools/TuneSpace.h"
 
-#include <algorithm>
 #include <map>
 #include <sstream>
 

@@ -6,9 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
-#include <cuda_runtime.h>
 #include <fstream>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <unordered_map>

@@ -2,7 +2,6 @@
 // overflow.
 #include "kernels/host/Check.h"
 
-#include <array>
 #include <span>
 
 #include "kernels/host/Ranges.h"

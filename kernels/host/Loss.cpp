@@ -11,7 +11,6 @@
 #include "kernels/host/Rows.h"
 #include "runtime/base/StepState.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 

@@ -8,9 +8,6 @@
 // Limited by memory, router_sinkhorn by exponentials.
 #include "kernels/host/Router.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "kernels/host/Check.h"
 #include "kernels/host/Rows.h"
 

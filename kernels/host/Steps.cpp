@@ -3,7 +3,6 @@
 #include <array>
 #include <span>
 
-#include "kernels/host/Check.h"
 #include "kernels/host/Registry.h"
 #include "kernels/host/Rows.h"
 #include "runtime/plan/AttrFields.h"

@@ -187,6 +187,12 @@ Option Option::nonNegative() {
   return between(0, std::numeric_limits<int64_t>::max(), "NONNEGATIVE");
 }
 
+Option Option::checked(std::function<std::string(const std::string &)> problem) {
+  state_->option->check(
+      CLI::Validator([problem](std::string &value) { return problem(value); }, ""));
+  return *this;
+}
+
 Option Option::threadCount() { return between(1, 1024, "1..1024"); }
 
 Option Option::repeatable() {

@@ -30,6 +30,8 @@ public:
   Option between(int64_t least, int64_t most, std::string_view name);
   Option positive();
   Option nonNegative();
+  /// Requires a value of which `problem` says nothing.
+  Option checked(std::function<std::string(const std::string &value)> problem);
   /// Requires 1 to 1024: more threads than a machine has cores only use memory.
   Option threadCount();
   /// Makes a list that grows each time the option is given. Words that follow the first value are

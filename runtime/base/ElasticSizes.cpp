@@ -11,7 +11,6 @@
 
 namespace shardc {
 
-/// Sizes must be positive and strictly descending.
 Result<std::vector<int64_t>> parseElasticSizes(std::string_view text) {
   Status refused(StatusCode::InvalidInput,
                  fmt::format("--elastic is '{}'; it takes numbers of ranks with commas between "

@@ -4,7 +4,6 @@
 #include <cctype>
 #include <cstring>
 #include <unistd.h>
-#include <vector>
 
 namespace shardc {
 namespace {

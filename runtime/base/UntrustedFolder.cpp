@@ -12,8 +12,6 @@
 #include <unistd.h>
 #include <utility>
 
-#include "runtime/base/Io.h"
-
 namespace shardc {
 namespace {
 

@@ -1,7 +1,6 @@
 #include "runtime/base/Utf8.h"
 
 #include <algorithm>
-#include <cstdint>
 
 #include <fmt/format.h>
 

@@ -4,16 +4,11 @@
 #include <array>
 #include <atomic>
 #include <filesystem>
-#include <memory>
 #include <mutex>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/base/Reports.h"
-#include "runtime/base/UntrustedFolder.h"
-#include "runtime/checkpoint/DcpMetadata.h"
-#include "runtime/checkpoint/Integrity.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/TorchArchive.h"
 

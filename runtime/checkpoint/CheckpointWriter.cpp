@@ -6,7 +6,6 @@
 #include <unordered_map>
 
 #include "runtime/base/Io.h"
-#include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/Integrity.h"
 #include "runtime/checkpoint/TensorRecord.h"
 

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
-#include <system_error>
-#include <thread>
 
 #include "runtime/base/Reports.h"
+#include "runtime/base/Thread.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/FsdpCheckpoint.h"
 #include "runtime/checkpoint/HfFiles.h"
@@ -73,8 +72,8 @@ Status writeShare(const Work &work, int fileRank, const std::vector<size_t> &min
   return writer.finish();
 }
 
-/// Writes the shares of this rank's threads. Each thread writes the file of a rank of its own; the
-/// numbers of a rank's threads are consecutive.
+/// Writes the shares of this rank's threads. Each share is the file of a rank of its own; the
+/// numbers of a rank's shares are consecutive.
 Status writeShares(const SaveTarget &out, const std::vector<ConvertJob> &jobs, int64_t pieceBytes,
                    const ConvertProgress &progress, const ConvertRank &rank,
                    const std::function<Status(RankWriter &)> &objects) {
@@ -88,10 +87,14 @@ Status writeShares(const SaveTarget &out, const std::vector<ConvertJob> &jobs, i
   }
   ProgressSum sum(progress, total);
   Work work{out, jobs, pieceBytes, sum};
-  return onThreads(rank.threads, [&](int thread, const std::atomic<bool> &isFailed) {
-    bool isFirst = rank.rank == 0 && thread == 0;
-    return writeShare(work, rank.rank * rank.threads + thread, shares[static_cast<size_t>(thread)],
-                      isFirst ? objects : std::function<Status(RankWriter &)>(), isFailed);
+  std::atomic<bool> isFailed{false};
+  return runOnThreads(shares.size(), shares.size(), [&](size_t share, size_t) {
+    bool hasObjects = rank.rank == 0 && share == 0;
+    Status status =
+        writeShare(work, rank.rank * rank.threads + static_cast<int>(share), shares[share],
+                   hasObjects ? objects : std::function<Status(RankWriter &)>(), isFailed);
+    bool follows = !status.isOk() && isFailed.exchange(true); // says less than the first failure
+    return follows ? Status::ok() : status;
   });
 }
 
@@ -161,39 +164,6 @@ void ProgressSum::add(int64_t bytes) {
   done_ += bytes;
   if (emit_)
     emit_(done_, total_);
-}
-
-/// Runs `work` on `threads` threads, this one among them, and returns the first failure in the
-/// order of threads. The flag tells the others to stop; a status Aborted only says that a thread
-/// has followed it.
-Status onThreads(int threads, const std::function<Status(int, const std::atomic<bool> &)> &work) {
-  std::atomic<bool> isFailed{false};
-  std::vector<Status> statuses(static_cast<size_t>(threads));
-  auto run = [&](int thread) {
-    Status &status = statuses[static_cast<size_t>(thread)];
-    status = work(thread, isFailed);
-    if (!status.isOk())
-      isFailed = true;
-  };
-  std::vector<std::thread> others;
-  try {
-    for (int thread = 1; thread < threads; ++thread)
-      others.emplace_back(run, thread);
-    run(0);
-  } catch (const std::system_error &error) {
-    statuses[0] =
-        makeStatus(StatusCode::Exhausted,
-                   "only {} of {} threads could be started ({}); use --threads to start fewer",
-                   others.size() + 1, threads, error.code().message());
-    isFailed = true;
-  }
-  for (std::thread &thread : others)
-    thread.join();
-  const Status *first = nullptr;
-  for (const Status &status : statuses) // a status that follows from another failure says less
-    if (!status.isOk() && (first == nullptr || first->code() == StatusCode::Aborted))
-      first = &status;
-  return first != nullptr ? *first : Status::ok();
 }
 
 Status addModel(RankWriter &writer, const SaveTarget &out, PlainEntries args,

@@ -2,7 +2,6 @@
 // to ranks.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -38,12 +37,6 @@ private:
   std::mutex mutex_;
   int64_t done_ = 0, total_ = 0;
 };
-
-/// Calls `work` with 0 to `threads` - 1, each on a separate thread, and returns the failure with
-/// the lowest number. `work` must end soon after `isFailed` becomes true. Exhausted if the system
-/// cannot create all threads; then only some threads, or none, have called `work`.
-Status onThreads(int threads,
-                 const std::function<Status(int thread, const std::atomic<bool> &isFailed)> &work);
 
 /// Executes this rank's share of the jobs, on rank 0 after `objects`, and finishes the rank.
 Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t pieceBytes,

@@ -7,9 +7,8 @@
 #include <limits>
 #include <map>
 #include <set>
-#include <string>
-#include <vector>
 
+#include "runtime/base/Thread.h"
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/PlainValue.h"
@@ -386,16 +385,13 @@ Result<CheckpointDiff> diffCheckpoints(const CheckpointView &a, const Checkpoint
     total += tensorBytes(first->type, first->shape).value_or(0);
   ProgressSum progress(options.progress, total);
   std::vector<TensorDifference> found(pairs.size());
-  std::atomic<size_t> next{0};
-  Status status = onThreads(options.threads, [&](int, const std::atomic<bool> &isFailed) {
-    for (size_t i = next++; i < pairs.size() && !isFailed; i = next++) {
-      RETURN_IF_ERROR(
-          compareTensors(*pairs[i].first, *pairs[i].second, options.pieceBytes, found[i]));
-      progress.add(tensorBytes(pairs[i].first->type, pairs[i].first->shape).value_or(0));
-    }
+  auto compareOne = [&](size_t i, size_t) -> Status {
+    RETURN_IF_ERROR(
+        compareTensors(*pairs[i].first, *pairs[i].second, options.pieceBytes, found[i]));
+    progress.add(tensorBytes(pairs[i].first->type, pairs[i].first->shape).value_or(0));
     return Status::ok();
-  });
-  RETURN_IF_ERROR(status);
+  };
+  RETURN_IF_ERROR(runOnThreads(static_cast<size_t>(options.threads), pairs.size(), compareOne));
   for (TensorDifference &difference : found) {
     if (difference.what.empty()) {
       ++diff.sameTensors;

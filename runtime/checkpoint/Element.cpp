@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/Element.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "runtime/base/Float8.h"
 

@@ -8,7 +8,6 @@
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/PickleWriter.h"
 #include "runtime/checkpoint/TensorRecord.h"
-#include "runtime/checkpoint/TorchArchive.h"
 
 namespace shardc::checkpoint {
 namespace {

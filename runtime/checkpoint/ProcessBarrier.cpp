@@ -8,7 +8,6 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/base/Thread.h"
-#include "runtime/checkpoint/FileOps.h"
 
 namespace shardc::checkpoint {
 namespace {

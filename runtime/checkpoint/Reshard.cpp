@@ -4,6 +4,7 @@
 #include <set>
 
 #include "runtime/base/Reports.h"
+#include "runtime/base/Thread.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/FileOps.h"
 
@@ -74,16 +75,13 @@ int64_t allBytes(const Metadata &metadata) {
 }
 
 Status writeOneRank(const CheckpointReader &reader, const SaveTarget &out,
-                    const ReshardOptions &options, int rank, ProgressSum &progress,
-                    const std::atomic<bool> &isFailed) {
+                    const ReshardOptions &options, int rank, ProgressSum &progress) {
   const Metadata &metadata = reader.metadata();
   ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(out, rank));
   for (size_t i = static_cast<size_t>(rank); i < metadata.objects.size();
        i += static_cast<size_t>(options.ranks))
     RETURN_IF_ERROR(copyObject(reader, metadata.objects[i].name, options.keptNames, writer));
   for (const TensorMeta &tensor : metadata.tensors) {
-    if (isFailed)
-      return Status(StatusCode::Aborted, "another thread failed");
     int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0];
     RowRange range = shareOfRows(rows, rank, options.ranks);
     RETURN_IF_ERROR(copyRows(reader, tensor, range, options.pieceBytes, writer));
@@ -109,12 +107,11 @@ Status reshard(const std::string &in, const SaveTarget &out, const ReshardOption
   RETURN_IF_ERROR(makeFolders(out.root));
   RETURN_IF_ERROR(beginSave(out));
   ProgressSum progress(options.progress, allBytes(reader.metadata()));
-  std::atomic<int> next{0};
-  Status status = onThreads(options.threads, [&](int, const std::atomic<bool> &isFailed) {
-    for (int rank = next++; rank < options.ranks; rank = next++)
-      RETURN_IF_ERROR(writeOneRank(reader, out, options, rank, progress, isFailed));
-    return Status::ok();
-  });
+  Status status =
+      runOnThreads(static_cast<size_t>(options.threads), static_cast<size_t>(options.ranks),
+                   [&](size_t rank, size_t) {
+                     return writeOneRank(reader, out, options, static_cast<int>(rank), progress);
+                   });
   if (status.isOk())
     status = copyOtherFiles(reader, out, options.keptNames);
   if (status.isOk())

@@ -16,20 +16,6 @@ template <typename T> std::span<T> rowOf(std::span<T> array, size_t row, size_t 
 
 } // namespace
 
-MicroBatchBuffer::MicroBatchBuffer(int64_t microBatch, int64_t sequenceLength) {
-  auto rows = static_cast<size_t>(microBatch), width = static_cast<size_t>(sequenceLength);
-  tokens_.resize(rows * width);
-  labels_.resize(rows * width);
-  positionIds_.resize(rows * width);
-  lossMask_.resize(rows * width);
-  documentStarts_.resize(rows * (width + 1));
-  numDocuments_.resize(rows);
-}
-
-MicroBatch MicroBatchBuffer::view() {
-  return {tokens_, labels_, lossMask_, positionIds_, documentStarts_, numDocuments_, {}};
-}
-
 /// An evaluation of all validation data (`OrderKind::Whole`) has as many microbatches as all
 /// samples need; the last one may be filled up with samples that do not count.
 Result<BatchFeeder> BatchFeeder::create(const DataSource &source, const BatchShape &shape,

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "runtime/base/Status.h"
 #include "runtime/data/Sample.h"
@@ -21,17 +20,6 @@ struct MicroBatch {
   std::span<int32_t> documentStarts; ///< B * (S + 1), or empty; see Sample
   std::span<int32_t> numDocuments;   ///< B, or empty
   std::span<float> reference;        ///< B * S, or empty; see Sample
-};
-
-/// Memory for all arrays of one microbatch.
-class MicroBatchBuffer {
-public:
-  MicroBatchBuffer(int64_t microBatch, int64_t sequenceLength);
-  MicroBatch view();
-
-private:
-  std::vector<int32_t> tokens_, labels_, positionIds_, documentStarts_, numDocuments_;
-  std::vector<float> lossMask_;
 };
 
 class BatchFeeder {

@@ -78,8 +78,6 @@ Status DataFile::readAt(uint64_t offset, std::span<uint8_t> out) const {
   return readFully(file_.fd(), path_, size_, offset, out);
 }
 
-/// Opens the file for this read only, for sources with more files than a process may hold open.
-/// `size` is the size when the source was opened; another size means that the file was changed.
 Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::span<uint8_t> out) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.isOpen())

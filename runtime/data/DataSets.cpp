@@ -5,18 +5,14 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <memory>
 #include <new>
 #include <tuple>
-#include <vector>
 
 #include "runtime/base/Reports.h"
-#include "runtime/data/Blend.h"
 #include "runtime/data/ByteTokenizer.h"
 #include "runtime/data/GptSource.h"
 #include "runtime/data/IndexedDataset.h"
 #include "runtime/data/PackedSource.h"
-#include "runtime/data/Sample.h"
 #include "runtime/data/SyntheticSource.h"
 
 namespace shardc::data {

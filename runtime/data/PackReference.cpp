@@ -50,7 +50,6 @@ Result<PackReference> parsePackReference(std::string_view text, const std::strin
   return reference;
 }
 
-/// The reference of the packs `files`; the message for a missing file says which command makes it.
 Result<PackReference> readPackReference(const PackFiles &files) {
   const std::string path = pathOf(files);
   Result<DataFile> file = DataFile::open(path);

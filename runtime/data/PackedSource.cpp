@@ -41,8 +41,6 @@ PackedSource::PackedSource(std::shared_ptr<const PackFiles> files, int64_t first
   }
 }
 
-/// Checks that packs and model agree on pairs, vocabulary and length. Rows that were not packed may
-/// be shorter than the sequence; packs must have exactly its length.
 Result<std::unique_ptr<PackedSource>> PackedSource::create(std::shared_ptr<const PackFiles> files,
                                                            int64_t firstPack, int64_t endPack,
                                                            int64_t sequenceLength,

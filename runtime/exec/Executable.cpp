@@ -3,7 +3,6 @@
 #include "runtime/exec/Executable.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -15,7 +14,6 @@
 #include "runtime/plan/Execution.h"
 #include "runtime/plan/Factors.h"
 #include "runtime/plan/Text.h"
-#include "runtime/plan/Variants.h"
 
 namespace shardc::exec {
 namespace {

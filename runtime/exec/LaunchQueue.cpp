@@ -13,9 +13,6 @@ Result<LaunchQueue> LaunchQueue::create(hal::Device &device, int64_t nodesMax) {
   return queue;
 }
 
-/// Removes finished launches from the ring, then waits for the oldest ones until `nodes` more nodes
-/// fit. It does not wait for the only launch in the queue unless that launch has a mark near its
-/// end: the device would be idle between its end and the next launch.
 Status LaunchQueue::makeRoom(int64_t nodes) {
   if (nodesMax_ == 0)
     return Status::ok();

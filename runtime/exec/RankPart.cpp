@@ -71,8 +71,6 @@ RankPart takePart(const BoundSegment &shared, BoundSegment own) {
   return part;
 }
 
-/// The op as the rank with this part executes it. `call` provides the memory for a kernel's call
-/// and must outlive the returned op.
 BoundOp opWithPart(const BoundOp &shared, const RankPart &part, kernels::Call &call) {
   BoundOp op = shared;
   switch (op.kind) {

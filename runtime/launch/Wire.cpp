@@ -2,7 +2,6 @@
 // most kinds an authentication code over the frame's number, its kind and its body.
 #include "runtime/launch/Wire.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 

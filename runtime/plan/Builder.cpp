@@ -112,8 +112,6 @@ StreamId streamOf(Plan &plan, StreamKind kind) {
   return index;
 }
 
-/// Returns the channel of this group, stream and transport, and adds it if there is none. A name
-/// that another channel has is extended by the group's name.
 ChannelId channelOf(Plan &plan, int16_t group, StreamKind stream, Transport transport,
                     std::string_view name) {
   StreamId on = streamOf(plan, stream);
@@ -279,7 +277,6 @@ void removeDeadOps(Segment &segment, bool (*mayGo)(const Op &)) {
   eraseOps(segment, dead);
 }
 
-/// Removes values that no op and no boundary refers to, and renumbers the others in their order.
 void dropUnusedValues(Segment &segment) {
   std::vector<ValueId> index(segment.values.size(), kNone);
   auto mark = [&](ValueId value) {

@@ -1,7 +1,5 @@
 #include "runtime/plan/Factors.h"
 
-#include <algorithm>
-
 namespace shardc::plan {
 
 int64_t FactorAtom::extent(int64_t ofFactor, int64_t ofOther) const {

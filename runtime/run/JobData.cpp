@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <numeric>
 #include <optional>
-#include <vector>
 
 #include <fmt/format.h>
 

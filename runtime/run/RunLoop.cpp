@@ -12,13 +12,11 @@
 #include <vector>
 
 #include "runtime/base/Reports.h"
-#include "runtime/exec/Executable.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/run/NonFinite.h"
 #include "runtime/run/SegmentRunner.h"
 #include "runtime/run/StepReadback.h"
-#include "runtime/run/StepTracer.h"
 
 namespace shardc::run {
 namespace {

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
-#include <map>
 
 #include "runtime/base/Float8Scales.h"
 #include "runtime/base/Reports.h"

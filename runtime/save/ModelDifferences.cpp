@@ -302,8 +302,6 @@ void addAdapterDifferences(const plan::Job &job, const checkpoint::PeftSettings 
         {kRslora, saved.isRslora ? "true" : "false", saved.isRslora ? "false" : "true"});
 }
 
-/// Differences that `checkpoint.accept_differences` names become a remark; all others are an error
-/// that lists them.
 Status judgeDifferences(const plan::Job &job, const std::string &folder,
                         const std::vector<ModelDifference> &found, const ReportSink &emit) {
   const std::vector<std::string> &accepted = job.checkpoint.acceptDifferences;

@@ -95,8 +95,6 @@ Status RankSave::addHalves(const StatePiece &piece, int64_t begin, const uint8_t
   return Status::ok();
 }
 
-/// Adds `bytes` bytes of a piece from byte `from` on. The parts of a row that is not complete are
-/// kept until the rest arrives.
 Status RankSave::add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes) {
   int64_t rowBytes = StateLayout::bytesOf(piece) / piece.box.shape[0];
   auto begun = begunRows_.find(piece.cell);

@@ -12,7 +12,6 @@
 #include "runtime/data/ByteTokenizer.h"
 #include "runtime/data/IndexedBuilder.h"
 #include "runtime/data/InputFiles.h"
-#include "runtime/data/Jsonl.h"
 #include "runtime/tokenize/LineStream.h"
 
 namespace shardc::tokenize {

@@ -240,8 +240,6 @@ Status ShardFolder::removeFiles(size_t firstShard) const {
                : Status::ok();
 }
 
-/// Locks the folder, checks that the job is the same, reads the records, and removes what an
-/// interrupted run left.
 Result<ShardFolder> ShardFolder::open(const std::string &folder, const std::string &job,
                                       data::TokenType type, size_t inputs) {
   ShardFolder shards;

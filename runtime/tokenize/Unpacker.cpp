@@ -93,8 +93,6 @@ private:
 
 } // namespace
 
-/// Goes by the file's suffix, and by its first bytes if the suffix says nothing. Returns null for a
-/// file that is not compressed.
 Result<std::unique_ptr<Unpacker>> makeUnpacker(std::string_view path, std::string_view head) {
   bool isGzip = path.ends_with(".gz"), isZstd = path.ends_with(".zst") || path.ends_with(".zstd");
   if (!isGzip && !isZstd) {

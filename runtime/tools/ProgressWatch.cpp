@@ -13,7 +13,6 @@
 #include "runtime/base/Thread.h"
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/Supervisor.h"
-#include "runtime/tools/Job.h"
 #include "runtime/tools/Signals.h"
 
 namespace shardc::tools {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <string_view>
 
 #include <fmt/format.h>
 

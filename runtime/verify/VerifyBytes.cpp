@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/verify/VerifyShadow.h"
-
 namespace shardc::plan::verifier {
 namespace {
 

@@ -1,8 +1,6 @@
 // Divides the iterations of a loop into groups that execute the same variants.
 #include "runtime/verify/VerifyWalk.h"
 
-#include <algorithm>
-
 namespace shardc::plan::verifier {
 
 LoopIterations::LoopIterations(Inspection &inspection, uint32_t role, const ProgramNode &loop,

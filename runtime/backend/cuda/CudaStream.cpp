@@ -206,8 +206,6 @@ Status CudaStream::fill(void *to, uint8_t value, int64_t bytes, const char *labe
   return error == cudaSuccess ? Status::ok() : toStatus(error, label, __FILE__, __LINE__);
 }
 
-/// Orders this collective after the rank's earlier collectives on the channel, even if they were
-/// issued on other streams.
 Status CudaStream::enter(CudaChannel &channel) {
   CudaChannel::Member *member = channel.memberOf(device_.rank);
   if (!member)

@@ -6,7 +6,6 @@
 #include <csignal>
 #include <cstring>
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -56,8 +56,6 @@ void Ledger::dropBlock(const std::shared_ptr<Block> &block) {
                 block->name, block->channels));
 }
 
-/// Finds the buffer of the rank that contains the bytes, and refuses ranges that no living buffer
-/// contains.
 Result<std::shared_ptr<Block>> Ledger::find(int rank, const void *data, int64_t bytes,
                                             std::string_view what) const {
   auto *first = static_cast<const uint8_t *>(data);

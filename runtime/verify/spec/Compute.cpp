@@ -1,7 +1,6 @@
 // Derives the placements of an op's results: follows each mesh axis through the op's factors.
 #include "runtime/verify/spec/Compute.h"
 
-#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>

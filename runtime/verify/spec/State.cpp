@@ -1,7 +1,6 @@
 // Implements placements and sums of contributions.
 #include "runtime/verify/spec/State.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace shardc::plan::spec {

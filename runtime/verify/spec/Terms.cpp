@@ -1,8 +1,6 @@
 // Stores each term once, by hash.
 #include "runtime/verify/spec/Terms.h"
 
-#include <algorithm>
-
 namespace shardc::plan::spec {
 namespace {
 

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <utility>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/plan/Text.h"

@@ -4,6 +4,7 @@
 
 #include "compiler/config/Explain.h"
 #include "compiler/config/Rules.h"
+#include "llvm/ADT/StringExtras.h"
 #include "test/unit/config/Cases.h"
 
 namespace shardc::config::test {
@@ -78,7 +79,7 @@ TEST(Explain, OlderTextsLeadToTheirRule) {
 TEST(Explain, DeviationsStandWithTheirRule) {
   EXPECT_NE(explainRule("main-grads-in-fp32").find("deviation: upstream: under FSDP"),
             std::string::npos);
-  EXPECT_NE(ruleReference().find("## Deviations"), std::string::npos);
+  EXPECT_NE(ruleReference()[6].find("| upstream | does | shardc |"), std::string::npos);
 }
 
 TEST(Explain, ListsASectionOrWhatIsNotAtItsDefault) {
@@ -91,10 +92,10 @@ TEST(Explain, ListsASectionOrWhatIsNotAtItsDefault) {
 }
 
 TEST(Explain, ReferencesHaveARowForEverything) {
-  std::string page = optionReference();
+  std::string page = llvm::join(optionReference(), "\n");
   for (const OptionInfo &option : options())
     EXPECT_NE(page.find("| `" + option.name.str() + "` |"), std::string::npos) << option.path.str();
-  page = ruleReference();
+  page = llvm::join(ruleReference(), "\n");
   for (const RuleInfo &rule : rules())
     EXPECT_NE(page.find("| `" + rule.id.str() + "` |"), std::string::npos) << rule.id.str();
 }

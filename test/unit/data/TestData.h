@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/Status.h"
+#include "runtime/data/BatchFeeder.h"
 #include "runtime/data/Sample.h"
 #include "test/unit/support/StatusChecks.h"
 #include "test/unit/support/TempFolder.h"
@@ -50,5 +51,25 @@ struct SampleBuffer {
 
 /// The text of a sample: its tokens and the one that follows.
 std::vector<int64_t> textOf(const DataSource &source, int64_t index);
+
+/// Memory for all arrays of one microbatch.
+class MicroBatchBuffer {
+public:
+  MicroBatchBuffer(int64_t microBatch, int64_t sequenceLength) {
+    auto rows = static_cast<size_t>(microBatch), width = static_cast<size_t>(sequenceLength);
+    for (auto *ofTokens : {&tokens_, &labels_, &positionIds_})
+      ofTokens->resize(rows * width);
+    lossMask_.resize(rows * width);
+    documentStarts_.resize(rows * (width + 1));
+    numDocuments_.resize(rows);
+  }
+  MicroBatch view() {
+    return {tokens_, labels_, lossMask_, positionIds_, documentStarts_, numDocuments_, {}};
+  }
+
+private:
+  std::vector<int32_t> tokens_, labels_, positionIds_, documentStarts_, numDocuments_;
+  std::vector<float> lossMask_;
+};
 
 } // namespace shardc::data
