@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compiler/basic/Format.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringMap.h"
 
 namespace shardc::config {
@@ -49,19 +50,65 @@ constexpr SettingFlag kSettingFlags[] = {
 #include "compiler/upstream/UpstreamFlags.def"
 };
 
+// Advice that several names of ForeignNames.def share.
+constexpr char kStateStays[] =
+    "remove it: the state stays on the GPUs; 'shardc fit' lists what saves memory";
+constexpr char kModelFolder[] =
+    "'shardc import hf FOLDER' makes the recipe and the weights of a model";
+constexpr char kRecomputation[] =
+    "write 'model.recompute_granularity = full', 'selective' or 'auto'";
+constexpr char kZeroStages[] =
+    "write 'ddp.data_parallel_sharding_strategy = optim' for stage 1, 'optim_grads' for 2, "
+    "'optim_grads_params' for 3";
+constexpr char kAccumulation[] =
+    "set 'train.global_batch_size' to 'train.micro_batch_size' * data-parallel size * "
+    "accumulation steps";
+constexpr char kAnyLayout[] =
+    "remove it: runs of any layout load a checkpoint; 'checkpoint.ckpt_format' chooses its form";
+constexpr char kSftLength[] =
+    "set 'model.seq_length', and make the data with 'shardc data sft --length' of the same value";
+constexpr char kAnswers[] =
+    "'shardc data sft --mask=assistant' counts answers only, '--mask=full' everything";
+constexpr char kSplit[] =
+    "write the shares of training, validation and test, as in 'dataset.split = \"95,5,0\"'";
+constexpr char kDataRanks[] =
+    "remove it: the data-parallel size is the number of GPUs / (tensor * pipeline * context)";
+constexpr char kGathered[] =
+    "write 'ddp.data_parallel_sharding_strategy = optim_grads_params' to shard weights between "
+    "their uses, 'optim_grads' to keep them";
+constexpr char kTokenized[] =
+    "give the folder to 'shardc data tokenize --tokenizer', which writes tokens before the run";
+constexpr char kPreset[] = "write 'mixed_precision = bf16_mixed', or another preset";
+constexpr char kUnit[] = "remove it: each layer is a unit of FSDP";
+constexpr char kPacked[] =
+    "remove it: 'shardc data sft' packs rows, each of which attends to itself only";
+constexpr char kAttention[] = "remove it, or set 'model.attention_backend'";
+constexpr char kChosen[] = "remove it: the kernels are chosen";
+constexpr char kCompiled[] = "remove it: a recipe is always compiled";
+constexpr char kPlanned[] = "remove it: memory is planned before the run";
+constexpr char kNoSearch[] = "a run keeps its saves; 'checkpoint.keep' says how many";
+constexpr char kNotHere[] = "shardc has no such method";
+constexpr char kGathers[] = "remove it: the plan places the gathers";
+constexpr char kSaves[] = "set 'checkpoint.save' and 'checkpoint.save_interval'";
+
 struct ForeignTables {
   std::vector<ForeignName> names;
   llvm::StringMap<size_t> byName, bySection;
 
   ForeignTables() {
 #define FOREIGN(name, program, option) add(name, program, Opt::option);
-#define FOREIGN_OTHER(name, program, advice) add(name, program, {}, advice);
+#define FOREIGN_OTHER(names, program, advice) addAll(names, program, advice);
 #define FOREIGN_SECTION(name, program, section) addSection(name, program, Section::section);
 #include "compiler/config/ForeignNames.def"
     for (const ModelField &field : kModelFields)
       if (std::optional<Opt> opt = findOption(("model." + field.option).str()))
         addUnlessOwn(field.field, "Hugging Face", *opt);
     addFlags();
+  }
+
+  void addAll(llvm::StringRef names, llvm::StringRef program, const char *advice) {
+    for (llvm::StringRef name : llvm::split(names, ' '))
+      add(name, program, {}, advice);
   }
 
   void addFlags() {

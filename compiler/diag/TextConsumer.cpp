@@ -96,15 +96,12 @@ void TextConsumer::handle(const Diagnostic &diagnostic) {
   }
   if (diagnostic.severity == Severity::Error)
     counts_ = {}; // what was derived matters once the errors are gone
-  printCounts();  // the engine passes remarks first
   printMessage(diagnostic);
   for (const Message &note : diagnostic.notes)
     printMessage(note);
 }
 
-void TextConsumer::finish() { printCounts(); }
-
-void TextConsumer::printCounts() {
+void TextConsumer::finish() {
   if (std::string counts = counts_.text(); !counts.empty()) {
     std::string recipe = printable(options_.recipe);
     std::string list = options_.explain.empty() ? "--remarks" : printable(options_.explain);

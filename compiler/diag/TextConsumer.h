@@ -36,7 +36,6 @@ public:
 private:
   void printMessage(const Message &message);
   void printHead(const Message &message);
-  void printCounts();
   void printSource(const Message &message);
   void printFixIts(const Message &message);
 

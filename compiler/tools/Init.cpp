@@ -70,7 +70,8 @@ std::optional<config::Config> load(const std::string &path, std::vector<std::str
 }
 
 /// Settings that give the base's form a number of parameters near `wanted`. Layers become more as
-/// they become wider, as in published models: 10 of 768, 32 of 4,096, 80 of 8,192.
+/// they become wider, as in published models: 10 of 768, 32 of 4,096, 80 of 8,192. Empty if none is
+/// near.
 std::string scaled(const std::string &base, const config::Config &config, double wanted) {
   using config::Opt;
   const int64_t hidden = config.getInt(Opt::ModelHiddenSize);
@@ -104,7 +105,8 @@ std::string scaled(const std::string &base, const config::Config &config, double
     if (parameters > 2 * wanted)
       break;
   }
-  return nearest;
+  constexpr double kNear = 0.3; // no width gives less than 256 or more than 16,384
+  return least < kNear ? nearest : "";
 }
 
 /// The model of a family and a size, such as `llama 13b`: the recipe of that size that comes with
@@ -142,7 +144,8 @@ std::optional<Base> sizedBase(llvm::StringRef words, const std::vector<std::stri
   }
   constexpr double kSame = 0.15; // models of 33 billion are also called 30B
   if (nearest && least > kSame)
-    nearest->sizes = scaled(nearest->path, *form, wanted);
+    if (nearest->sizes = scaled(nearest->path, *form, wanted); nearest->sizes.empty())
+      return std::nullopt;
   return nearest;
 }
 
@@ -387,7 +390,7 @@ void addInit(cli::Command &app, int &status) {
       app.addCommand("init", "write a recipe: asks for model, GPUs and data, and tunes the layout")
           .alsoCalled({"new", "create"});
   command.option(
-      "--model", options->model,
+      "--model,model", options->model,
       "recipe to extend, such as llama3/llama3_8b, or family and size, such as 'llama 100m'");
   command.option("--gpu", options->gpu, "kind of GPU, or host");
   command.option("--gpus", options->gpus, "number of GPUs: up to 8, or a multiple of 8");

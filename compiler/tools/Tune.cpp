@@ -313,8 +313,10 @@ public:
     if (!isTerminal_)
       return;
     hasShown_ = true;
-    llvm::errs() << fmt::format("\r\x1b[Kcompiled {}, at most {} left{}", compiled, left,
-                                best ? ", best step " + formatDuration(best->time.step) : "");
+    llvm::errs() << fmt::format(
+        "\r\x1b[Kcompiled {}, at most {} left{}", compiled, left,
+        best ? fmt::format(", best step {}; Ctrl-C takes it", formatDuration(best->time.step))
+             : "");
   }
 
 private:
@@ -623,6 +625,7 @@ ExitStatus runTune(const TuneOptions &options) {
 std::optional<std::string> tunedLayout(const std::string &recipe) {
   TuneOptions options;
   options.common.load.path = recipe;
+  options.most = 100; // in the order of their estimates; a first recipe need not be the fastest
   Session session(options.common);
   StopOnSignal ends; // the search
   return Tuner(options, session).best();

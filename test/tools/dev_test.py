@@ -42,6 +42,18 @@ class DevTest(unittest.TestCase):
         return subprocess.run([DEV, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
                               env={**own, "PATH": path or self.folder.name})
 
+    def copy_that_configures(self):
+        """./dev in a folder of its own, where nothing is missing, and CMake says how it was called and fails."""
+        self.script("dpkg-query", "#!/bin/sh\nprintf 'install ok installed'\n")
+        self.script("nvcc", "#!/bin/sh\n")
+        self.script("cmake", '#!/bin/sh\necho "cmake was called with $*"\nexit 1\n')
+        (self.path / "sed").symlink_to(shutil.which("sed"))
+        copy = self.path / "copy"
+        (copy / "runtime/cmake").mkdir(parents=True)
+        (copy / "runtime/cmake/Shardc.cmake").write_text("set(SHARDC_VERSION 1.2)\n")
+        shutil.copy(DEV, copy / "dev")
+        return copy
+
     def expect(self, status, err, *words):
         done = self.dev(*words)
         self.assertEqual((done.returncode, err in done.stderr), (status, True), done.stdout + done.stderr)
@@ -56,6 +68,7 @@ class DevTest(unittest.TestCase):
         self.expect(2, "--asan and --tsan are two builds", "test", "--asan", "--tsan")
         self.expect(2, "there is no group 'cuda' of packages", "packages", "cuda")
         self.expect(2, "needs a target", "fuzz")
+        self.expect(2, "./dev package has no option '--cuda'", "package", "--cuda")
 
     def test_packages(self):
         done = self.dev("packages", "test")
@@ -87,17 +100,18 @@ class DevTest(unittest.TestCase):
         self.assertIn("install the wheel", done.stderr)
         self.script("id", "#!/bin/sh\necho 1000\n")  # a user without root learns the same
         self.expect(1, "this system has no packages cmake; shardc is built on Debian 12", "quickstart")
+        self.script("dpkg-query", "#!/bin/sh\nexit 1\n")
+        for runtime, status in (("4.10+dfsg-1", 1), ("4.9+dfsg-3", 0)):  # the runtime of a parser that antlr4 4.9 writes
+            self.script("apt-cache", f'#!/bin/sh\ncase "$*" in *runtime*) echo "Version: {runtime}" ;; *) echo "Version: 4.9.2-3" ;; esac\n')
+            done = self.dev("quickstart")
+            self.assertEqual("no packages antlr4 and libantlr4-runtime-dev of one version" in done.stderr, status == 1, done.stderr)
+        self.script("dpkg-query", QUERY)
         self.script("apt-cache", "#!/bin/sh\nexit 100\n")  # apt has no lists yet
         self.expect(1, "only an administrator can install:", "quickstart")
 
     def test_quickstart_builds_the_host_backend(self):
         """Without an earlier build of CUDA code, CMake must be told to leave it out."""
-        self.script("dpkg-query", "#!/bin/sh\nprintf 'install ok installed'\n")
-        self.script("nvcc", "#!/bin/sh\n")
-        self.script("cmake", '#!/bin/sh\necho "cmake was called with $*"\nexit 1\n')
-        copy = self.path / "copy"
-        copy.mkdir()
-        shutil.copy(DEV, copy / "dev")
+        copy = self.copy_that_configures()
         for cache, wanted in ((None, True), ("SHARDC_WITH_CUDA:BOOL=OFF\n", True), ("SHARDC_WITH_CUDA:BOOL=ON\n", False)):
             if cache:
                 (copy / "build" / "release").mkdir(parents=True, exist_ok=True)
@@ -109,23 +123,16 @@ class DevTest(unittest.TestCase):
 
     def test_cuda_objects_are_for_the_gpus_that_are_there(self):
         """CMake finds out which; packages are for all GPUs, and --long needs PTX."""
-        self.script("dpkg-query", "#!/bin/sh\nprintf 'install ok installed'\n")
-        self.script("cmake", '#!/bin/sh\necho "cmake was called with $*"\nexit 1\n')
-        copy = self.path / "copy"
-        copy.mkdir()
-        shutil.copy(DEV, copy / "dev")
-        for words, wanted in ((["build"], "native"), (["test"], "native"), (["test", "--long"], "80-virtual;90a-real"), (["package"], "all")):
+        copy = self.copy_that_configures()
+        for words, wanted in ((["build"], "native"), (["test"], "native"), (["test", "--long"], "80-virtual;90a-real"), (["package"], "all"),
+                              (["package", "-DSHARDC_CUDA_ARCHITECTURES=90a-real"], "all -DSHARDC_CUDA_QUICK=OFF -DSHARDC_CUDA_ARCHITECTURES=90a-real")):
             done = subprocess.run([copy / "dev", *words], capture_output=True, text=True, check=False,
                                   env={"PATH": self.folder.name, "TMPDIR": self.folder.name})
             self.assertIn(f"-DSHARDC_CUDA_ARCHITECTURES={wanted}", done.stdout, f"{words}: {done.stderr}")
 
     def test_kernels_are_compiled_quickly_where_none_runs(self):
         """Only for tests of continuous integration without a GPU, not for packages or builds that are used."""
-        self.script("dpkg-query", "#!/bin/sh\nprintf 'install ok installed'\n")
-        self.script("cmake", '#!/bin/sh\necho "cmake was called with $*"\nexit 1\n')
-        copy = self.path / "copy"
-        copy.mkdir()
-        shutil.copy(DEV, copy / "dev")
+        copy = self.copy_that_configures()
         for ci, smi, words, wanted in (("1", None, ["test"], "ON"), ("", None, ["test"], "OFF"), ("1", None, ["build"], "OFF"),
                                        ("1", None, ["package"], "OFF"), ("1", None, ["test", "--long"], "OFF"), ("1", "9.0", ["test"], "OFF")):
             if smi:

@@ -92,6 +92,7 @@ copy_source() {
   else
     find . -path ./build -prune -o -type f -print0
   fi | tar --null --files-from=- --create | tar --extract --directory "$target"
+  git rev-parse --short=12 HEAD >"$target/COMMIT" 2>/dev/null || rm -f "$target/COMMIT"
   [ -z "${3:-}" ] || chroot "$fresh/$1" chown -R "$3" "$2"
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests the wheels of runtime/cmake/wheel.py before auditwheel repairs them: names, dependencies that pip fetches, and
-the folders in which programs look for these.
+the folders in which programs look for these. Also the packed extension of VS Code.
 
     wheel_test.py ROOT
 """
@@ -8,12 +8,14 @@ the folders in which programs look for these.
 import base64
 import hashlib
 import importlib.util
+import json
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 import zipfile
 
 ROOT = None
@@ -70,6 +72,25 @@ class WheelTest(unittest.TestCase):
         [line] = [line for line in said.splitlines() if "RUNPATH" in line]
         # From shardc/bin, where the program is, to folders beside package shardc.
         self.assertIn("[$ORIGIN/../../nvidia/nccl/lib:$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN/../../nvidia/cu13/lib]", line)
+
+    def test_extension(self):
+        """Equal files make equal archives, whose manifest names what package.json does, and each kind of file has a type."""
+        made = []
+        for name in ("first", "second"):
+            done = subprocess.run([sys.executable, "-B", ROOT / "docs/editors/vsix.py", ROOT / "docs/editors/vscode", self.tree / name],
+                                  check=True, capture_output=True, text=True)
+            made.append(pathlib.Path(done.stdout.strip()))
+        self.assertEqual(made[0].read_bytes(), made[1].read_bytes())
+        with zipfile.ZipFile(made[0]) as archive:
+            package = json.loads(archive.read("extension/package.json"))
+            manifest = xml.etree.ElementTree.fromstring(archive.read("extension.vsixmanifest"))
+            types = xml.etree.ElementTree.fromstring(archive.read("[Content_Types].xml"))
+            names = archive.namelist()
+        identity = next(item for item in manifest.iter() if item.tag.endswith("}Identity"))
+        self.assertEqual([identity.get(key) for key in ("Id", "Version", "Publisher")], [package[key] for key in ("name", "version", "publisher")])
+        self.assertEqual({pathlib.Path(name).suffix for name in names if name != "[Content_Types].xml"}, {item.get("Extension") for item in types})
+        files = {path.relative_to(ROOT / "docs/editors/vscode") for path in (ROOT / "docs/editors/vscode").rglob("*") if path.is_file()}
+        self.assertEqual({name.removeprefix("extension/") for name in names[2:]}, {str(file) for file in files})
 
 
 if __name__ == "__main__":

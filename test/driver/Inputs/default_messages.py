@@ -5,7 +5,7 @@ SHARDC_LONG=1, it tests all recipes. Overlays are left out, because they need th
 default_messages.py SHARDC FOLDER [QUIET...]
 
 A recipe has no errors, prints no remark, and at most one line that counts them; those that QUIET names print nothing at
-all. Warnings with their source lines and notes may follow the line.
+all. Warnings with their source lines and notes may come before the line.
 """
 
 import os
@@ -24,13 +24,12 @@ def judge(shardc, path, quiet):
         return f"status {done.returncode}: {done.stdout}{done.stderr}"
     if quiet:
         return done.stderr
-    first, _, rest = done.stderr.partition("\n")
+    lines = done.stderr.splitlines(keepends=True)
     counts = re.compile(COUNTS.format(re.escape(path), re.escape(shlex.quote(path))))
-    if not first.strip() and not rest:
-        return ""
-    if counts.fullmatch(first):
-        first = rest.split("\n", 1)[0]
-        done.stderr = rest
+    if lines and counts.fullmatch(lines[-1].rstrip("\n")):
+        lines.pop()
+    done.stderr = "".join(lines)
+    first = done.stderr.partition("\n")[0]
     while "a run sets the environment's" in first:
         done.stderr = done.stderr.partition("\n")[2]
         first = done.stderr.partition("\n")[0]

@@ -99,10 +99,10 @@ std::string show(TextOptions options) {
 TEST(TextConsumer, CountsRemarksByKind) {
   std::string counts = "1 setting derived from others, 2 settings adjusted, 1 recommendation, "
                        "1 other remark (list them: ",
-              warning = "\na:1:2: warning: doubt [doubt]\nabc\n ^\n";
+              warning = "a:1:2: warning: doubt [doubt]\nabc\n ^\n";
   EXPECT_EQ(show({.remarks = RemarkMode::Counted, .recipe = "x.recipe", .explain = "a command"}),
-            "x.recipe: " + counts + "a command)" + warning);
-  EXPECT_EQ(show({.remarks = RemarkMode::Counted}), "shardc: " + counts + "--remarks)" + warning);
+            warning + "x.recipe: " + counts + "a command)\n");
+  EXPECT_EQ(show({.remarks = RemarkMode::Counted}), warning + "shardc: " + counts + "--remarks)\n");
 }
 
 TEST(TextConsumer, ShowsRemarksInALineEach) {
