@@ -1,4 +1,4 @@
-// delta_rule and its gradient as kernels/host/DeltaRule.cpp describes them. Mapping: a block
+// delta_rule and its gradient as kernels/host/Scan.cpp describes them. Mapping: a block
 // processes a head of a sample, position by position. A thread has a channel of v, and with it a
 // column of the state, which stays in the workspace; in sums over these channels, it has a channel
 // of k instead. The gradient keeps the states before every 64th position, computes those between
