@@ -19,43 +19,72 @@ inline bool isInPattern(const Config &config, Opt option, int64_t layer) {
   return *pattern[static_cast<size_t>(layer) % pattern.size()].asInt() != 0;
 }
 
-/// Whether the layer has a short convolution in place of attention.
-inline bool hasShortConv(const Config &config, int64_t layer) {
-  constexpr Opt kPattern = Opt::ModelShortConvFreq;
-  return config.has(kPattern) && !config.getList(kPattern).empty() &&
-         isInPattern(config, kPattern, layer);
+/// Whether a pattern that may be unset names the layer.
+inline bool isInList(const Config &config, Opt option, int64_t layer) {
+  return config.has(option) && !config.getList(option).empty() &&
+         isInPattern(config, option, layer);
 }
 
 /// Whether layers of linear_attention_freq have gated delta nets in place of attention.
 inline bool hasDeltaNets(const Config &config) {
   constexpr Opt kVariant = Opt::ModelExperimentalAttentionVariant;
-  constexpr Opt kPattern = Opt::ModelLinearAttentionFreq;
-  return config.has(kPattern) && !config.getList(kPattern).empty() &&
-         (config.is(kVariant, AttentionVariant::Gdn) ||
-          config.is(kVariant, AttentionVariant::GatedDeltaNet));
+  return config.is(kVariant, AttentionVariant::Gdn) ||
+         config.is(kVariant, AttentionVariant::GatedDeltaNet);
 }
 
-inline bool hasDeltaNet(const Config &config, int64_t layer) {
-  return hasDeltaNets(config) && isInPattern(config, Opt::ModelLinearAttentionFreq, layer);
+/// The heads of a Mamba-2 mixer: by default, their channels are twice as many as the hidden ones.
+inline int64_t mambaHeads(const Config &config) {
+  return config.getIntOr(Opt::ModelMambaNumHeads,
+                         2 * config.derived().hidden / config.getInt(Opt::ModelMambaHeadDim));
 }
+
+/// The parts of a layer: one for the symbol of hybrid_layer_pattern, or a mixer and a feed-forward
+/// part. moe_layer_freq is a number n, for every n-th layer, or a list of 0 and 1.
+inline model::LayerForm partsOf(const Config &config, int64_t layer) {
+  using model::FeedForward, model::Mixer;
+  const Mixer attention =
+      config.isOn(Opt::ModelMultiLatentAttention) ? Mixer::Latent : Mixer::Attention;
+  if (config.has(Opt::ModelHybridLayerPattern)) {
+    const std::string &symbols = config.getString(Opt::ModelHybridLayerPattern);
+    switch (layer < std::ssize(symbols) ? symbols[static_cast<size_t>(layer)] : '-') {
+    case 'M':
+      return {Mixer::Mamba, FeedForward::None};
+    case '*':
+      return {attention, FeedForward::None};
+    case 'E':
+      return {Mixer::None, FeedForward::Experts};
+    default:
+      return {Mixer::None, FeedForward::Dense};
+    }
+  }
+  model::LayerForm parts = {attention, FeedForward::Dense};
+  if (isInList(config, Opt::ModelShortConvFreq, layer))
+    parts.mixer = Mixer::ShortConv;
+  else if (hasDeltaNets(config) && isInList(config, Opt::ModelLinearAttentionFreq, layer))
+    parts.mixer = Mixer::DeltaNet;
+  if (!config.has(Opt::ModelNumMoeExperts))
+    return parts;
+  const Value::List none,
+      &pattern = config.has(Opt::ModelMoeLayerFreq) ? config.getList(Opt::ModelMoeLayerFreq) : none;
+  const int64_t every = pattern.empty() ? 1 : *pattern.front().asInt();
+  if (pattern.empty() || (pattern.size() == 1 && every > 1
+                              ? layer % every == 0
+                              : *pattern[static_cast<size_t>(layer) % pattern.size()].asInt() != 0))
+    parts.feedForward = FeedForward::Experts;
+  return parts;
+}
+
+/// Maximum number of layers whose parts are determined one by one.
+constexpr int64_t kLayersMax = 1'000'000;
 
 /// Which linear layers the recipe's model has. The configuration must be valid.
 inline model::AdaptedModel adaptedModel(const Config &config) {
-  const Derived &d = config.derived();
   model::AdaptedModel model;
-  model.layers = d.numLayers;
-  if (config.has(Opt::ModelShortConvFreq))
-    model.hasConv = [&config](int64_t layer) { return hasShortConv(config, layer); };
-  model.isDelta = hasDeltaNets(config);
-  if (model.isDelta)
-    model.hasConv = [&config](int64_t layer) { return hasDeltaNet(config, layer); };
-  model.isLatent = config.isOn(Opt::ModelMultiLatentAttention);
+  for (int64_t i = 0; i < std::min(config.derived().numLayers, kLayersMax); ++i)
+    model.layers.push_back(partsOf(config, i));
   model.compressesQueries = config.has(Opt::ModelQLoraRank);
-  model.isGated = d.gated;
-  model.hasExperts = config.has(Opt::ModelNumMoeExperts);
-  model.hasDense = !model.hasExperts || (config.has(Opt::ModelMoeLayerFreq) &&
-                                         !config.getList(Opt::ModelMoeLayerFreq).empty());
-  model.hasShared = model.hasExperts && config.has(Opt::ModelMoeSharedExpertIntermediateSize);
+  model.isGated = config.derived().gated;
+  model.hasShared = config.has(Opt::ModelMoeSharedExpertIntermediateSize);
   return model;
 }
 
@@ -80,19 +109,24 @@ inline std::vector<double> numbersOf(const Config &config, Opt list) {
 /// The layers that a recipe selects for its adapters: `peft.targets` without `peft.exclude`. By
 /// default, those of attention and of feed-forward layers.
 inline model::AdapterTargets adapterTargets(const Config &config) {
+  using model::FeedForward, model::Mixer;
   const model::AdaptedModel model = adaptedModel(config);
   std::vector<std::string> targets = textsOf(config, Opt::PeftTargets);
   if (!config.has(Opt::PeftTargets)) {
-    targets = {"linear_proj", "linear_fc1", "linear_fc2"};
-    if (model.isLatent)
+    const bool isLatent = model.has(Mixer::Latent), isPlain = model.has(Mixer::Attention);
+    if (isLatent || isPlain)
+      targets.push_back("linear_proj");
+    if (model.has(FeedForward::Dense) || model.has(FeedForward::Experts))
+      targets.insert(targets.end(), {"linear_fc1", "linear_fc2"});
+    if (isLatent)
       targets.insert(targets.end(), {"linear_kv_down_proj", "linear_kv_up_proj"});
-    if (model.isLatent && model.compressesQueries)
+    if (isLatent && model.compressesQueries)
       targets.insert(targets.end(), {"linear_q_down_proj", "linear_q_up_proj"});
-    else
-      targets.push_back(model.isLatent ? "linear_q_proj" : "linear_qkv");
-    if (model.hasConv)
+    else if (isLatent || isPlain)
+      targets.push_back(isLatent ? "linear_q_proj" : "linear_qkv");
+    if (model.has(Mixer::ShortConv) || model.has(Mixer::DeltaNet) || model.has(Mixer::Mamba))
       targets.push_back("out_proj");
-    if (model.hasConv && !model.isDelta)
+    if (model.has(Mixer::ShortConv))
       targets.push_back("in_proj");
   }
   return {targets, numbersOf(config, Opt::PeftTargetAlphas), textsOf(config, Opt::PeftExclude),

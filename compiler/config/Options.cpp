@@ -76,6 +76,7 @@ constexpr Standing Executed{OptionStatus::Executed};
 constexpr Standing OfExperts = Executed.with("model.num_moe_experts"),
                    OfStages = Executed.with("model.pipeline_model_parallel_size > 1"),
                    OfLinear = Executed.with("model.linear_attention_freq"),
+                   OfMamba = Executed.with("model.hybrid_layer_pattern"),
                    OfLatent = Executed.with("model.multi_latent_attention"),
                    OfYarn = Executed.with("model.position_embedding_type = yarn"),
                    OfFp8 = Executed.with("model.fp8"), OfFp16 = Executed.with("model.fp16"),

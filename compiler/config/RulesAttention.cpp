@@ -113,6 +113,32 @@ RULE_CODE(LinearVariant) {
 RULE_IF(LinearContext, has(ModelLinearAttentionFreq) && d.contextParallel > 1,
         report({ModelContextParallelSize, ModelLinearAttentionFreq}, {d.contextParallel})
             .set(ModelContextParallelSize, 1));
+bool isHybrid(const RuleContext &ctx) { return ctx.has(Opt::ModelHybridLayerPattern); }
+
+RULE_CODE(HybridSymbols) {
+  if (!isHybrid(ctx))
+    return;
+  const std::string &symbols = cfg().getString(ModelHybridLayerPattern);
+  if (size_t at = symbols.find_first_not_of("M*-E"); at != std::string::npos)
+    report({ModelHybridLayerPattern}, {symbols.substr(at, 1)});
+}
+RULE_IF(HybridLayers,
+        isHybrid(ctx) && std::ssize(cfg().getString(ModelHybridLayerPattern)) != d.numLayers,
+        report({ModelHybridLayerPattern, ModelNumLayers},
+               {std::ssize(cfg().getString(ModelHybridLayerPattern)), d.numLayers}));
+RULE_IF(HybridExperts,
+        isHybrid(ctx) && !has(ModelNumMoeExperts) &&
+            cfg().getString(ModelHybridLayerPattern).find('E') != std::string::npos,
+        report({ModelHybridLayerPattern}));
+RULE_IF(HybridPattern, on(ModelIsHybridModel) && !isHybrid(ctx), report({ModelIsHybridModel}));
+RULE_CODE(HybridLists) {
+  for (Opt list : {ModelShortConvFreq, ModelLinearAttentionFreq, ModelMoeLayerFreq})
+    if (isHybrid(ctx) && has(list))
+      report({list, ModelHybridLayerPattern}, {pathOf(list)});
+}
+RULE_IF(MambaContext, isHybrid(ctx) && d.contextParallel > 1,
+        report({ModelContextParallelSize, ModelHybridLayerPattern}, {d.contextParallel})
+            .set(ModelContextParallelSize, 1));
 RULE_IF(GateTensor,
         on(ModelAttentionOutputGate) && d.numGroups > 0 && d.numGroups % d.tensorParallel != 0,
         report({ModelAttentionOutputGate, ModelNumQueryGroups, ModelTensorModelParallelSize},

@@ -59,12 +59,11 @@ template <typename Asks> bool anyAdapter(const RuleContext &ctx, Asks asks) {
   std::optional<model::AdapterTargets> targets = targetsOf(ctx);
   if (!targets || !targets->problem().empty())
     return false;
-  constexpr int64_t kLayersMax = 4096;
-  for (int64_t i = 0; i < std::min(ctx.derived().numLayers, kLayersMax); ++i)
-    for (bool hasExperts : {false, true})
-      for (const auto &[stem, parts] : targets->of(i, hasExperts))
-        if (asks(stem, parts))
-          return true;
+  constexpr int64_t kAskedMax = 4096;
+  for (int64_t i = 0; i < std::min(ctx.derived().numLayers, kAskedMax); ++i)
+    for (const auto &[stem, parts] : targets->of(i))
+      if (asks(stem, parts))
+        return true;
   return false;
 }
 
@@ -179,7 +178,7 @@ std::vector<BlockRows> rowsOfBlocks(const RuleContext &ctx) {
       {"layers that take the residual stream", Opt::ModelHiddenSize, d.hidden},
       {"linear_proj", isLatent ? Opt::ModelVHeadDim : Opt::ModelNumAttentionHeads,
        partOf(d.numHeads * values, d.tensorParallel)}};
-  if (adaptedModel(ctx.cfg()).hasDense)
+  if (adaptedModel(ctx.cfg()).has(model::FeedForward::Dense))
     rows.push_back({"linear_fc2", Opt::ModelFfnHiddenSize, partOf(d.ffnHidden, d.tensorParallel)});
   if (isLatent)
     rows.push_back({"linear_kv_up_proj", Opt::ModelKvLoraRank, ctx.num(Opt::ModelKvLoraRank)});

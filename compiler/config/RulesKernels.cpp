@@ -79,6 +79,9 @@ RULE_CODE(CudaLimits) {
       judge(CudaLimit::HeadChannels, num(size), size);
   if (has(ModelLinearAttentionFreq))
     judge(CudaLimit::ShortConvTaps, num(ModelLinearConvKernelDim), ModelLinearConvKernelDim);
+  if (has(ModelHybridLayerPattern))
+    for (Opt size : {ModelMambaStateDim, ModelMambaHeadDim})
+      judge(CudaLimit::HeadChannels, num(size), size);
   if (has(ModelShortConvFreq))
     judge(CudaLimit::ShortConvTaps, num(ModelShortConvKernelDim), ModelShortConvKernelDim);
   if (isLatent)

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "compiler/basic/Numbers.h"
+#include "compiler/config/Adapted.h"
 #include "compiler/config/Mesh.h"
 #include "compiler/config/RulePredicates.h"
 #include "compiler/model/LossChunks.h"
@@ -326,6 +327,18 @@ RULE_CODE(LinearHeads) {
 RULE_CODE(LinearTensor) {
   if (has(ModelLinearAttentionFreq))
     divides(ctx, ModelLinearNumKeyHeads, num(ModelLinearNumKeyHeads), ModelTensorModelParallelSize,
+            d.tensorParallel);
+}
+
+RULE_IF(MambaHeads,
+        has(ModelHybridLayerPattern) &&
+            (mambaHeads(cfg()) < 1 || mambaHeads(cfg()) % num(ModelMambaNumGroups) != 0),
+        report({ModelMambaNumGroups, ModelHybridLayerPattern},
+               {mambaHeads(cfg()), num(ModelMambaNumGroups),
+                nearDivisors(std::max<int64_t>(mambaHeads(cfg()), 1), num(ModelMambaNumGroups))}));
+RULE_CODE(MambaTensor) {
+  if (has(ModelHybridLayerPattern))
+    divides(ctx, ModelMambaNumGroups, num(ModelMambaNumGroups), ModelTensorModelParallelSize,
             d.tensorParallel);
 }
 

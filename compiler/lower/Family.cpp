@@ -11,6 +11,7 @@
 #include "compiler/model/Embedding.h"
 #include "compiler/model/GqaAttention.h"
 #include "compiler/model/Head.h"
+#include "compiler/model/Mamba.h"
 #include "compiler/model/MlaAttention.h"
 #include "compiler/model/MoeMlp.h"
 #include "compiler/model/MtpBlock.h"
@@ -22,12 +23,12 @@ namespace shardc::lower {
 namespace {
 
 using config::Activation;
+using config::kLayersMax;
 using config::Opt;
+using model::FeedForward;
+using model::Mixer;
 using model::Modules;
 using plan::OpKind;
-
-/// Maximum number of layers whose kinds are determined one by one.
-constexpr int64_t kLayersMax = 1'000'000;
 
 struct ActivationRow {
   Activation activation;
@@ -49,8 +50,9 @@ public:
   explicit Lists(const config::Config &config)
       : config_(config), d_(config.derived()), std_(config.getFloat(Opt::ModelInitMethodStd)),
         // Products whose result is added to the residual stream have smaller initial values:
-        // Megatron's scaled_init_method_normal.
-        residualStd_(std_ / std::sqrt(2.0 * static_cast<double>(d_.numLayers))) {
+        // Megatron's scaled_init_method_normal, by the number of residual connections.
+        residualStd_(std_ /
+                     std::sqrt((isHybrid() ? 1.0 : 2.0) * static_cast<double>(d_.numLayers))) {
     if (config.has(Opt::PeftScheme))
       targets_.emplace(config::adapterTargets(config));
   }
@@ -60,7 +62,8 @@ public:
     decoder.numLayers = d_.numLayers;
     decoder.embedding.push_back(std::make_unique<model::Embedding>(embedding()));
     addLayers(decoder);
-    decoder.head.push_back(norm("decoder.final_layernorm.", "norm"));
+    decoder.head.push_back(
+        norm(isHybrid() ? "decoder.final_norm." : "decoder.final_layernorm.", "norm"));
     decoder.head.push_back(std::make_unique<model::Head>(head()));
     decoder.numPredictions = config_.getIntOr(Opt::ModelMtpNumLayers, 0);
     if (decoder.numPredictions > 0)
@@ -70,6 +73,9 @@ public:
   }
 
 private:
+  /// Whether each layer has one part.
+  bool isHybrid() const { return config_.has(Opt::ModelHybridLayerPattern); }
+
   bool hasBias() const { return config_.isOn(Opt::ModelAddBiasLinear); }
 
   model::NormSettings normSettings() const {
@@ -139,29 +145,13 @@ private:
             1 / (static_cast<double>(d_.numMicrobatches) * ranks)};
   }
 
-  /// Whether the layer has experts. moe_layer_freq is a number n, for every n-th layer, or a list
-  /// of 0 and 1.
   bool hasExperts(int64_t layer) const {
-    if (!config_.has(Opt::ModelNumMoeExperts))
-      return false;
-    if (!config_.has(Opt::ModelMoeLayerFreq))
-      return true;
-    const config::Value::List &pattern = config_.getList(Opt::ModelMoeLayerFreq);
-    if (pattern.size() == 1 && *pattern.front().asInt() > 1)
-      return layer % *pattern.front().asInt() == 0;
-    if (pattern.empty())
-      return true;
-    return *pattern[static_cast<size_t>(layer) % pattern.size()].asInt() != 0;
+    return config::partsOf(config_, layer).feedForward == FeedForward::Experts;
   }
-
-  /// What mixes the positions of a layer.
-  enum class Mixer : uint8_t { Attention, Latent, ShortConv, DeltaNet };
-  enum class FeedForward : uint8_t { Dense, Experts };
 
   /// The properties in which layers may differ.
   struct LayerKind {
-    Mixer mixer = Mixer::Attention;
-    FeedForward feedForward = FeedForward::Dense;
+    model::LayerForm parts = {};
     bool hasWindow = false; ///< of attention
     bool isRotated = true;  ///< if the model has rotations
     model::LayerAdapters adapters = {};
@@ -169,19 +159,11 @@ private:
   };
 
   LayerKind kindOf(int64_t layer) const {
-    LayerKind kind;
-    if (hasExperts(layer))
-      kind.feedForward = FeedForward::Experts;
-    if (config::hasShortConv(config_, layer)) {
-      kind.mixer = Mixer::ShortConv;
-    } else if (config::hasDeltaNet(config_, layer)) {
-      kind.mixer = Mixer::DeltaNet;
-    } else {
-      kind.mixer = config_.isOn(Opt::ModelMultiLatentAttention) ? Mixer::Latent : Mixer::Attention;
+    LayerKind kind{config::partsOf(config_, layer)};
+    if (kind.parts.mixer == Mixer::Attention || kind.parts.mixer == Mixer::Latent)
       kind.hasWindow = hasWindow(layer), kind.isRotated = isRotated(layer);
-    }
     if (targets_)
-      kind.adapters = targets_->of(layer, kind.feedForward == FeedForward::Experts);
+      kind.adapters = targets_->of(layer);
     return kind;
   }
 
@@ -242,36 +224,52 @@ private:
     }
   }
 
-  /// The modules of one layer: a mixer and a feed-forward part, each a branch with a residual
-  /// connection. Names of norms are Megatron-Core's, which fuses a norm before a product into the
-  /// product's module.
+  /// The modules of one layer: a mixer and a feed-forward part, or one of them, each a branch with
+  /// a residual connection. Names of norms are Megatron-Core's, which fuses a norm before a product
+  /// into the product's module.
   Modules layer(const LayerKind &kind) const {
-    Modules mixer, mlp, layer;
-    auto [stem, mixing] = mixerOf(kind);
-    if (config_.isOn(Opt::ModelPreLayernorm)) {
-      mixer.push_back(norm(stem, "norm1"));
-      const bool hasExperts = kind.feedForward == FeedForward::Experts;
-      mlp.push_back(
-          norm(hasExperts ? "pre_mlp_layernorm." : "mlp.linear_fc1.layer_norm_", "norm2"));
-    }
-    mixer.push_back(std::move(mixing));
-    if (kind.feedForward == FeedForward::Experts)
-      mlp.push_back(std::make_unique<model::MoeMlp>(moe(kind)));
-    else
-      mlp.push_back(std::make_unique<model::DenseMlp>(feedForward(d_.ffnHidden, kind)));
-    if (config_.isOn(Opt::ModelPostSelfAttnLayernorm))
-      addPostNorm(mixer, "post_self_attn_layernorm.", "attn.normed", "attn.drop");
-    if (config_.isOn(Opt::ModelPostMlpLayernorm))
-      addPostNorm(mlp, "post_mlp_layernorm.", "mlp.normed", "mlp.drop");
+    Modules layer;
     const double scale = config_.getFloat(Opt::ModelResidualMultiplier);
-    layer.push_back(std::make_unique<model::Residual>(std::move(mixer), "mid", scale));
-    layer.push_back(std::make_unique<model::Residual>(std::move(mlp), "out", scale));
+    const auto [mixer, feedForward] = kind.parts;
+    if (mixer != Mixer::None)
+      layer.push_back(std::make_unique<model::Residual>(
+          mixerBranch(kind), feedForward == FeedForward::None ? "out" : "mid", scale));
+    if (feedForward != FeedForward::None)
+      layer.push_back(std::make_unique<model::Residual>(feedForwardBranch(kind), "out", scale));
     return layer;
+  }
+
+  Modules mixerBranch(const LayerKind &kind) const {
+    Modules branch;
+    auto [stem, mixing] = mixerOf(kind);
+    if (config_.isOn(Opt::ModelPreLayernorm))
+      branch.push_back(norm(stem, "norm1"));
+    branch.push_back(std::move(mixing));
+    if (config_.isOn(Opt::ModelPostSelfAttnLayernorm))
+      addPostNorm(branch, "post_self_attn_layernorm.", "attn.normed", "attn.drop");
+    return branch;
+  }
+
+  Modules feedForwardBranch(const LayerKind &kind) const {
+    Modules branch;
+    const bool hasExperts = kind.parts.feedForward == FeedForward::Experts;
+    if (config_.isOn(Opt::ModelPreLayernorm))
+      branch.push_back(
+          norm(hasExperts ? "pre_mlp_layernorm." : "mlp.linear_fc1.layer_norm_", "norm2"));
+    if (hasExperts)
+      branch.push_back(std::make_unique<model::MoeMlp>(moe(kind)));
+    else
+      branch.push_back(std::make_unique<model::DenseMlp>(feedForward(d_.ffnHidden, kind)));
+    if (config_.isOn(Opt::ModelPostMlpLayernorm))
+      addPostNorm(branch, "post_mlp_layernorm.", "mlp.normed", "mlp.drop");
+    return branch;
   }
 
   /// The module that mixes positions, and the name of the norm before it.
   std::pair<const char *, std::unique_ptr<model::Module>> mixerOf(const LayerKind &kind) const {
-    switch (kind.mixer) {
+    switch (kind.parts.mixer) {
+    case Mixer::None:
+      break;
     case Mixer::Attention:
       return {"self_attention.linear_qkv.layer_norm_",
               std::make_unique<model::GqaAttention>(gqa(kind))};
@@ -283,6 +281,8 @@ private:
     case Mixer::DeltaNet:
       return {"self_attention.in_proj.layer_norm_",
               std::make_unique<model::DeltaNet>(deltaNet(kind))};
+    case Mixer::Mamba:
+      return {"mixer.in_proj.layer_norm_", std::make_unique<model::Mamba>(mamba(kind))};
     }
     return {};
   }
@@ -384,11 +384,14 @@ private:
     return scores;
   }
 
+  model::MixerSettings mixer(const LayerKind &kind) const {
+    return {d_.hidden, std_, residualStd_, branchDropout(Opt::ModelPostSelfAttnLayernorm),
+            adapters(kind)};
+  }
+
   model::GqaSettings gqa(const LayerKind &kind) const {
-    model::GqaSettings gqa;
-    gqa.adapters = adapters(kind);
-    gqa.hidden = d_.hidden, gqa.heads = d_.numHeads;
-    gqa.groups = d_.numGroups, gqa.headSize = d_.headSize;
+    model::GqaSettings gqa{mixer(kind)};
+    gqa.heads = d_.numHeads, gqa.groups = d_.numGroups, gqa.headSize = d_.headSize;
     gqa.qkvBias = hasBias() || config_.isOn(Opt::ModelAddQkvBias);
     gqa.projBias = hasBias() || config_.isOn(Opt::ModelAddAttnProjBias);
     gqa.rope = rope(kind);
@@ -397,8 +400,6 @@ private:
     if (kind.hasWindow)
       gqa.scores.window = window();
     setPositions(gqa, kind);
-    gqa.initStd = std_, gqa.residualStd = residualStd_;
-    gqa.hiddenDropout = branchDropout(Opt::ModelPostSelfAttnLayernorm);
     if (config_.isOn(Opt::ModelQkLayernorm))
       gqa.qkNorm = normSettings();
     gqa.isNormOfAllHeads = config_.isOn(Opt::ModelQkLayernormFullWidth);
@@ -422,9 +423,8 @@ private:
   /// The settings of latent attention. Scores are scaled by 1/sqrt of all channels of a query, with
   /// and without rotation, times the square of YaRN's magnitude.
   model::MlaSettings mla(const LayerKind &kind) const {
-    model::MlaSettings mla;
-    mla.adapters = adapters(kind);
-    mla.hidden = d_.hidden, mla.heads = d_.numHeads;
+    model::MlaSettings mla{mixer(kind)};
+    mla.heads = d_.numHeads;
     mla.channels = config_.getIntOr(Opt::ModelQkHeadDim, 1);
     mla.rotated = config_.getIntOr(Opt::ModelQkPosEmbHeadDim, 0);
     mla.values = config_.getIntOr(Opt::ModelVHeadDim, 1);
@@ -443,29 +443,32 @@ private:
         scores(magnitude * magnitude /
                std::sqrt(static_cast<double>(mla.channels) + static_cast<double>(mla.rotated)));
     mla.projBias = hasBias() || config_.isOn(Opt::ModelAddAttnProjBias);
-    mla.initStd = std_, mla.residualStd = residualStd_;
-    mla.hiddenDropout = branchDropout(Opt::ModelPostSelfAttnLayernorm);
     return mla;
   }
 
   model::ShortConvSettings shortConv(const LayerKind &kind) const {
-    return {d_.hidden,    config_.getInt(Opt::ModelShortConvKernelDim),   d_.splitsDocuments, std_,
-            residualStd_, branchDropout(Opt::ModelPostSelfAttnLayernorm), adapters(kind)};
+    return {mixer(kind), config_.getInt(Opt::ModelShortConvKernelDim), d_.splitsDocuments};
   }
 
   model::DeltaNetSettings deltaNet(const LayerKind &kind) const {
-    return {d_.hidden,
+    return {mixer(kind),
             config_.getInt(Opt::ModelLinearConvKernelDim),
             config_.getInt(Opt::ModelLinearNumKeyHeads),
             config_.getInt(Opt::ModelLinearNumValueHeads),
             config_.getInt(Opt::ModelLinearKeyHeadDim),
             config_.getInt(Opt::ModelLinearValueHeadDim),
             d_.splitsDocuments,
-            config_.getFloat(Opt::ModelLayernormEpsilon),
-            std_,
-            residualStd_,
-            branchDropout(Opt::ModelPostSelfAttnLayernorm),
-            adapters(kind)};
+            config_.getFloat(Opt::ModelLayernormEpsilon)};
+  }
+
+  model::MambaSettings mamba(const LayerKind &kind) const {
+    return {mixer(kind),
+            config_.getInt(Opt::ModelMambaNumGroups),
+            config::mambaHeads(config_),
+            config_.getInt(Opt::ModelMambaStateDim),
+            config_.getInt(Opt::ModelMambaHeadDim),
+            d_.splitsDocuments,
+            config_.getFloat(Opt::ModelLayernormEpsilon)};
   }
 
   model::MlpSettings feedForward(int64_t width, const LayerKind &kind) const {

@@ -143,6 +143,8 @@ std::vector<Missing> findMissing(const Config &config) {
   const Opt variant = Opt::ModelExperimentalAttentionVariant;
   need(config.is(variant, AttentionVariant::Gdn2) || config.is(variant, AttentionVariant::Dsa),
        "this attention variant", variant);
+  need(config.has(Opt::ModelHybridLayerPattern) && config.getIntOr(Opt::ModelMtpNumLayers, 0) > 0,
+       "multi-token prediction of a model with a pattern of layers", Opt::ModelMtpNumLayers);
   needOfNorms(config, need);
   needOfPositions(config, need);
   using config::CkptFormat;

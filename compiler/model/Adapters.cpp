@@ -17,6 +17,7 @@ constexpr int kJoint = -1; ///< an entry for all parts of a layer
 enum class Where : uint8_t {
   Conv,
   Delta,
+  Mamba,
   Plain,
   Latent,
   WholeQueries,
@@ -43,6 +44,7 @@ constexpr Row kRows[] = {
     {"short_conv.out_proj", kJoint, Where::Conv, Gate::Any, "short_conv.out_proj conv.out_proj"},
     {"self_attention.out_proj", kJoint, Where::Delta, Gate::Any,
      "self_attention.out_proj linear_attn.out_proj"},
+    {"mixer.out_proj", kJoint, Where::Mamba, Gate::Any, "mixer.out_proj mamba.out_proj"},
     {"self_attention.linear_qkv", kJoint, Where::Plain, Gate::Any,
      "self_attention.linear_qkv self_attn.qkv_proj attn.c_attn"},
     {"self_attention.linear_qkv", 0, Where::Plain, Gate::Any,
@@ -139,17 +141,20 @@ bool hasParts(const Row &row, const AdaptedModel &model) {
   });
 }
 
-bool has(const AdaptedModel &model, const Row &row, int64_t layer, bool hasExperts) {
-  const bool isConv = model.hasConv && model.hasConv(layer), isLatent = !isConv && model.isLatent;
+bool has(const AdaptedModel &model, const Row &row, LayerForm parts) {
   if (!isOf(row, model))
     return false;
+  const bool isLatent = parts.mixer == Mixer::Latent,
+             hasExperts = parts.feedForward == FeedForward::Experts;
   switch (row.where) {
   case Where::Conv:
-    return isConv && !model.isDelta;
+    return parts.mixer == Mixer::ShortConv;
   case Where::Delta:
-    return isConv && model.isDelta;
+    return parts.mixer == Mixer::DeltaNet;
+  case Where::Mamba:
+    return parts.mixer == Mixer::Mamba;
   case Where::Plain:
-    return !isConv && !isLatent;
+    return parts.mixer == Mixer::Attention;
   case Where::Latent:
     return isLatent;
   case Where::WholeQueries:
@@ -157,9 +162,9 @@ bool has(const AdaptedModel &model, const Row &row, int64_t layer, bool hasExper
   case Where::LowQueries:
     return isLatent && model.compressesQueries;
   case Where::Dense:
-    return !hasExperts && model.hasDense;
+    return parts.feedForward == FeedForward::Dense;
   case Where::Experts:
-    return hasExperts && model.hasExperts;
+    return hasExperts;
   case Where::Shared:
     return hasExperts && model.hasShared;
   }
@@ -167,10 +172,8 @@ bool has(const AdaptedModel &model, const Row &row, int64_t layer, bool hasExper
 }
 
 bool isInAnyLayer(const AdaptedModel &model, const Row &row) {
-  bool isOfExperts = row.where == Where::Experts || row.where == Where::Shared, isIn = false;
-  for (int64_t layer = 0; !isIn && layer < model.layers; ++layer)
-    isIn = has(model, row, layer, isOfExperts);
-  return isIn;
+  return std::ranges::any_of(model.layers,
+                             [&](LayerForm parts) { return has(model, row, parts); });
 }
 
 /// A row's first path, such as `self_attention.linear_qkv`, and its last name.
@@ -232,22 +235,27 @@ std::optional<Adapter> Adapters::find(std::string_view stem, int64_t in,
   return adapter;
 }
 
+bool AdaptedModel::has(Mixer mixer) const {
+  return std::ranges::find(layers, mixer, &LayerForm::mixer) != layers.end();
+}
+bool AdaptedModel::has(FeedForward feedForward) const {
+  return std::ranges::find(layers, feedForward, &LayerForm::feedForward) != layers.end();
+}
+
 AdapterTargets::AdapterTargets(std::span<const std::string> targets, std::span<const double> alphas,
                                std::span<const std::string> exclude, const AdaptedModel &model)
     : targets_(targets.begin(), targets.end()), exclude_(exclude.begin(), exclude.end()),
       alphas_(alphas.begin(), alphas.end()), model_(model) {
   for (const std::vector<std::string> *entries : {&targets_, &exclude_})
     for (const std::string &entry : *entries)
-      areAlike_ &= !model_.hasConv && entry.find('*') == std::string::npos &&
-                   entry.find('.') == std::string::npos;
+      areAlike_ &= entry.find('*') == std::string::npos && entry.find('.') == std::string::npos;
   findProblem();
 }
 
-LayerAdapters AdapterTargets::chosen(int64_t layer, bool hasExperts,
-                                     std::vector<bool> &isUsed) const {
+LayerAdapters AdapterTargets::chosen(int64_t layer, std::vector<bool> &isUsed) const {
   LayerAdapters chosen;
   for (const Row &row : kRows) {
-    if (!has(model_, row, layer, hasExperts))
+    if (!has(model_, row, model_.layers[static_cast<size_t>(layer)]))
       continue;
     bool isExcluded = false;
     size_t target = targets_.size(); // the first one that names the row
@@ -272,31 +280,30 @@ LayerAdapters AdapterTargets::chosen(int64_t layer, bool hasExperts,
   return chosen;
 }
 
-LayerAdapters AdapterTargets::of(int64_t layer, bool hasExperts) const {
+LayerAdapters AdapterTargets::of(int64_t layer) const {
   if (areAlike_)
-    return hasExperts ? experts_ : dense_;
+    return ofForms_.at(model_.layers[static_cast<size_t>(layer)]);
   std::vector<bool> isUsed(targets_.size() + exclude_.size());
-  return chosen(layer, hasExperts, isUsed);
+  return chosen(layer, isUsed);
 }
 
 void AdapterTargets::findProblem() {
   std::vector<bool> isUsed(targets_.size() + exclude_.size());
   bool isAny = false;
   constexpr int64_t kLayersMax = 4096; // names of later layers are not checked
-  int64_t layers = areAlike_ ? 1 : std::min(model_.layers, kLayersMax);
-  for (int64_t layer = 0; layer < layers && problem_.empty(); ++layer)
-    for (bool hasExperts : {false, true}) {
-      if (hasExperts ? !model_.hasExperts : !model_.hasDense)
-        continue;
-      LayerAdapters found = chosen(layer, hasExperts, isUsed);
-      if (areAlike_)
-        (hasExperts ? experts_ : dense_) = found;
-      for (const auto &[stem, parts] : found) {
-        isAny = true;
-        if (parts.isJoint && parts.kept != 0)
-          problem_ = fmt::format("entries name '{}' as a whole and parts of it", stem);
-      }
+  const int64_t layers = std::ssize(model_.layers);
+  for (int64_t layer = 0; layer < (areAlike_ ? layers : std::min(layers, kLayersMax)); ++layer) {
+    const LayerForm parts = model_.layers[static_cast<size_t>(layer)];
+    if (areAlike_ && ofForms_.contains(parts))
+      continue;
+    LayerAdapters found = chosen(layer, isUsed);
+    for (const auto &[stem, adapters] : found) {
+      isAny = true;
+      if (adapters.isJoint && adapters.kept != 0 && problem_.empty())
+        problem_ = fmt::format("entries name '{}' as a whole and parts of it", stem);
     }
+    ofForms_.emplace(parts, std::move(found));
+  }
   if (!problem_.empty())
     return;
   std::string known;

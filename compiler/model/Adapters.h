@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -69,15 +68,26 @@ struct Adapters {
   double scaleOf(std::string_view stem, int part = 0) const;
 };
 
-/// The linear layers of a model.
+/// What mixes the positions of a layer, and its other part.
+enum class Mixer : uint8_t { None, Attention, Latent, ShortConv, DeltaNet, Mamba };
+enum class FeedForward : uint8_t { None, Dense, Experts };
+
+/// The parts of a layer.
+struct LayerForm {
+  Mixer mixer = Mixer::Attention;
+  FeedForward feedForward = FeedForward::Dense;
+  auto operator<=>(const LayerForm &) const = default;
+};
+
+/// The linear layers of a model: the parts of each layer, and the properties of parts.
 struct AdaptedModel {
-  int64_t layers = 1;
-  /// Whether a layer has a convolution in place of attention; empty: no layer has one. `isDelta`:
-  /// or a delta net, of which only the last product has adapters.
-  std::function<bool(int64_t layer)> hasConv;
-  bool isDelta = false;
-  bool isLatent = false, compressesQueries = false; ///< properties of the attention layers
-  bool isGated = false, hasDense = true, hasExperts = false, hasShared = false;
+  std::vector<LayerForm> layers;
+  bool compressesQueries = false; ///< of latent attention
+  bool isGated = false, hasShared = false;
+
+  /// Whether a layer has this part.
+  bool has(Mixer mixer) const;
+  bool has(FeedForward feedForward) const;
 };
 
 /// The layers that the entries of a recipe select.
@@ -94,11 +104,11 @@ public:
   /// Whether the entry is among the exclusions.
   bool isProblemOfExclude() const { return isOfExclude_; }
   /// The adapters of the layer with this number.
-  LayerAdapters of(int64_t layer, bool hasExperts) const;
+  LayerAdapters of(int64_t layer) const;
 
 private:
   /// Sets `isUsed` for each target, and after those for each exclusion, that matches a layer.
-  LayerAdapters chosen(int64_t layer, bool hasExperts, std::vector<bool> &isUsed) const;
+  LayerAdapters chosen(int64_t layer, std::vector<bool> &isUsed) const;
   /// Checks the entries against all layers of the model: each must name something, none may name a
   /// layer both as a whole and in parts, and something must be left. `problem_` becomes the
   /// message.
@@ -107,8 +117,8 @@ private:
   std::vector<std::string> targets_, exclude_;
   std::vector<double> alphas_;
   AdaptedModel model_;
-  bool areAlike_ = true;          ///< whether no entry depends on the number of a layer
-  LayerAdapters dense_, experts_; ///< adapters of all layers if they are alike
+  bool areAlike_ = true; ///< whether no entry depends on the number of a layer
+  std::map<LayerForm, LayerAdapters> ofForms_; ///< of each kind of layer, if so
   std::string problem_;
   bool isOfExclude_ = false; ///< whether problem_ is of an entry of exclude_
 };

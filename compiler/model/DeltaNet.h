@@ -11,14 +11,11 @@ namespace shardc::model {
 
 /// A key head serves valueHeads / keyHeads value heads. `taps`: how many positions convolutions
 /// add. The state of a head is [keySize, valueSize].
-struct DeltaNetSettings {
-  int64_t hidden = 1, taps = 4;
+struct DeltaNetSettings : MixerSettings {
+  int64_t taps = 4;
   int64_t keyHeads = 1, valueHeads = 1, keySize = 1, valueSize = 1;
   bool resetMask = false; ///< states and convolutions do not reach into the document before
   double normEps = 1e-6;  ///< of the norm of each head's result
-  double initStd = 0, residualStd = 0;
-  double hiddenDropout = 0;
-  Adapters adapters = {};
 };
 
 /// x and the result are [B,S,hidden].

@@ -10,8 +10,8 @@ namespace shardc::model {
 
 /// `heads` query heads of `headSize` channels; each of the `groups` key and value heads serves
 /// heads / groups of them.
-struct GqaSettings {
-  int64_t hidden = 1, heads = 1, groups = 1, headSize = 1;
+struct GqaSettings : MixerSettings {
+  int64_t heads = 1, groups = 1, headSize = 1;
   bool qkvBias = false, projBias = false;
   std::optional<RopeSettings> rope;
   ScoreSettings scores;
@@ -21,9 +21,6 @@ struct GqaSettings {
   std::optional<double> l2NormEps;    ///< for norms without weights, after rotation; empty: none
   std::optional<PositionScale> queryScale;
   bool hasGate = false; ///< a sigmoid gate for each channel of the output, behind a group's queries
-  double initStd = 0, residualStd = 0;
-  double hiddenDropout = 0;
-  Adapters adapters = {};
 };
 
 /// x and the result are [B,S,hidden].

@@ -10,8 +10,8 @@
 namespace shardc::model {
 
 /// Sizes of one layer: `queryRank` and `keyRank` are the columns of the compressed vectors.
-struct MlaSettings {
-  int64_t hidden = 1, heads = 1;
+struct MlaSettings : MixerSettings {
+  int64_t heads = 1;
   int64_t channels = 1, rotated = 2, values = 1; ///< per head: unrotated, rotated, of values
   std::optional<int64_t> queryRank;              ///< empty: queries are not compressed
   int64_t keyRank = 1;
@@ -19,9 +19,6 @@ struct MlaSettings {
   RopeSettings rope;
   ScoreSettings scores;
   bool projBias = false;
-  double initStd = 0, residualStd = 0;
-  double hiddenDropout = 0;
-  Adapters adapters = {};
 };
 
 /// x and the result are [B,S,hidden]. The rotated channels of keys are computed from x directly,

@@ -61,6 +61,14 @@ struct NormSettings {
   double eps = 1e-5;
 };
 
+/// What the settings of all mixers have.
+struct MixerSettings {
+  int64_t hidden = 1;
+  double initStd = 0, residualStd = 0;
+  double hiddenDropout = 0;
+  Adapters adapters = {};
+};
+
 /// A norm over the last dimension.
 class Norm : public Module {
 public:

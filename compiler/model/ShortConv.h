@@ -7,12 +7,9 @@
 namespace shardc::model {
 
 /// `taps`: how many positions the convolution adds, its own and those before it.
-struct ShortConvSettings {
-  int64_t hidden = 1, taps = 3;
+struct ShortConvSettings : MixerSettings {
+  int64_t taps = 3;
   bool resetMask = false; ///< the convolution does not reach into the document before
-  double initStd = 0, residualStd = 0;
-  double hiddenDropout = 0;
-  Adapters adapters = {};
 };
 
 /// x and the result are [B,S,hidden].

@@ -49,9 +49,12 @@ template <OpKind kind> void derive(Gradients &gradients, const Op &op) {
   if (!isLoss)
     back.operands = operands;
   for (std::string_view names = info.results; !names.empty();)
-    if (std::string_view name = plan::takeUntil(names, ' '); !name.ends_with('?')) {
-      of.push_back(valueNamed(gradients, op, name.substr(1)));
-      SHARDC_CHECK(of.back() != kNone, "result '{}' is the gradient of no operand", name);
+    if (std::string_view name = plan::takeUntil(names, ' '); name.starts_with('d')) {
+      ValueId value = valueNamed(gradients, op, name.substr(1, name.find('?') - 1));
+      if (value != kNone)
+        of.push_back(value);
+      else
+        SHARDC_CHECK(name.ends_with('?'), "result '{}' is the gradient of no operand", name);
     }
   for (const plan::Attr &attr : op.attrs)
     if (info.attrs.has(attr.key))

@@ -140,6 +140,7 @@ private:
     for (Opt pattern : kPatterns)
       if (config_.has(pattern) && config_.getList(pattern).size() == 1)
         fewest = std::max(fewest, *config_.getList(pattern).front().asInt());
+    fewest = std::max(fewest, static_cast<int64_t>(kindsOfLayers().size()));
     if (config_.isOn(Opt::ModelFirstLastLayersBf16))
       fewest = std::max(fewest, number(Opt::ModelNumLayersAtStartInBf16) +
                                     number(Opt::ModelNumLayersAtEndInBf16) + 1);
@@ -161,9 +162,27 @@ private:
     changes_.setOwn(Opt::ModelVirtualPipelineModelParallelSize, chunks_);
     for (Opt pattern : kPatterns)
       shrinkPattern(pattern);
+    shrinkSymbols();
     shrinkRecompute();
     shrinkFrozen();
     shrinkCounts();
+  }
+
+  /// The symbols of the pattern of layers, each once; empty without a pattern.
+  std::string kindsOfLayers() const {
+    std::string kinds;
+    for (char symbol : config_.getStringOr(Opt::ModelHybridLayerPattern, ""))
+      if (kinds.find(symbol) == std::string::npos)
+        kinds += symbol;
+    return kinds;
+  }
+
+  void shrinkSymbols() {
+    if (!config_.has(Opt::ModelHybridLayerPattern) || layers_ >= d_.numLayers)
+      return;
+    std::string symbols = kindsOfLayers() + config_.getString(Opt::ModelHybridLayerPattern);
+    symbols.resize(static_cast<size_t>(layers_));
+    changes_.set(Opt::ModelHybridLayerPattern, Value::ofString(symbols));
   }
 
   void shrinkEven() {

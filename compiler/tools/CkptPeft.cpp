@@ -31,19 +31,20 @@ std::vector<std::string> typesOfFactors() { return {"float32", "bfloat16", "floa
 
 model::AdaptedModel adaptedModel(const checkpoint::HfConfig &config) {
   model::AdaptedModel model;
-  model.layers = config.layers;
-  if (!config.hasConv.empty())
-    model.hasConv = [has = config.hasConv](int64_t layer) {
-      return has[static_cast<size_t>(layer)];
-    };
-  model.isDelta = config.keyHeads > 0;
-  model.isLatent = config.layout == checkpoint::HfLayout::Deepseek;
+  using model::FeedForward, model::Mixer;
+  const bool isLatent = config.layout == checkpoint::HfLayout::Deepseek,
+             hasExperts = config.layout != checkpoint::HfLayout::Dense && config.experts > 1;
+  constexpr Mixer kMixers[] = {Mixer::None, Mixer::Attention, Mixer::ShortConv, Mixer::DeltaNet,
+                               Mixer::Mamba}; // in the order of HfMixer
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const Mixer mixer = kMixers[static_cast<size_t>(config.mixerOf(layer))];
+    model.layers.push_back({isLatent && mixer == Mixer::Attention ? Mixer::Latent : mixer,
+                            !config.hasFeedForward(layer)            ? FeedForward::None
+                            : hasExperts && config.hasExperts(layer) ? FeedForward::Experts
+                                                                     : FeedForward::Dense});
+  }
   model.compressesQueries = config.qLoraRank > 0;
   model.isGated = checkpoint::hfOption(config.arch, "gated_linear_unit") == true;
-  model.hasExperts = config.layout != checkpoint::HfLayout::Dense && config.experts > 1;
-  model.hasDense = false;
-  for (int64_t layer = 0; layer < config.layers; ++layer)
-    model.hasDense |= !model.hasExperts || !config.hasExperts(layer);
   model.hasShared = config.sharedFfn > 0;
   return model;
 }
@@ -57,8 +58,7 @@ checkpoint::PeftParts partsOfTargets(const PeftSettings &settings,
     return {};
   const model::AdaptedModel model = adaptedModel(config);
   model::LayerAdapters found =
-      model::AdapterTargets(targets, settings.targetAlphas, settings.exclude, model)
-          .of(layer, model.hasExperts && config.hasExperts(layer));
+      model::AdapterTargets(targets, settings.targetAlphas, settings.exclude, model).of(layer);
   auto parts = found.find(stem);
   if (parts == found.end())
     return {};
@@ -120,9 +120,7 @@ void nameForRecipe(const checkpoint::HfConfig &config,
     const model::AdapterTargets targets(settings.targets, settings.targetAlphas, {}, adapted);
     bool isExact = targets.problem().empty();
     for (size_t layer = 0; isExact && layer < wanted.size(); ++layer)
-      isExact = targets.of(static_cast<int64_t>(layer),
-                           adapted.hasExperts && config.hasExperts(static_cast<int64_t>(layer))) ==
-                wanted[layer];
+      isExact = targets.of(static_cast<int64_t>(layer)) == wanted[layer];
     if (isExact)
       break;
   }

@@ -85,6 +85,12 @@ SmallModel::SmallModel(const BodyCost &whole, const config::Config &config) {
     standIns_.push_back(static_cast<size_t>(
         std::ranges::find(layers_, kind, [&](size_t layer) { return kinds[layer]; }) -
         layers_.begin()));
+  if (constexpr Opt kSymbols = Opt::ModelHybridLayerPattern; config.has(kSymbols)) {
+    std::string symbols;
+    for (size_t layer : layers_)
+      symbols += config.getString(kSymbols)[layer];
+    patterns_.push_back(fmt::format("{}={}", config::info(kSymbols).path, symbols));
+  }
   for (const Pattern &pattern : kPatterns) {
     if (!config.has(pattern.opt) || config.getList(pattern.opt).empty())
       continue;

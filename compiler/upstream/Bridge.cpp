@@ -285,10 +285,6 @@ bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
     freezeRange_ = value.range;
     return true;
   }
-  if (path == "model.hybrid_layer_pattern" && !value.saysNothing())
-    recipe_.diags().report(diag::ImportMalformed, value.range,
-                           "the model has layers of several kinds ('" + path.str() +
-                               "'), which recipes do not have");
   bool isTokenizer = path == "tokenizer.tokenizer_model" || path == "tokenizer.tokenizer_type";
   if (isTokenizer && value.isWord() && !llvm::StringRef(value.text).startswith("Null"))
     tokenizer_ = value;

@@ -42,7 +42,7 @@ struct Attrs {
 /// optimizers take such ranges. Elements of a shard outside of all ranges are padding.
 struct ParamRange {
   /// Initial values; `initStd` has their parameter.
-  enum Init : uint8_t { Zeros, Constant, Normal, LogUniform };
+  enum Init : uint8_t { Zeros, Constant, Normal, LogUniform, Uniform, StepBias };
   int64_t begin = 0, end = 0; ///< element range of the shard, end excluded
   int64_t globalBegin = 0;    ///< index of element `begin` in the unsharded tensor
   /// If positive, the range consists of pieces of rows: each piece has `columns` elements, and
@@ -56,7 +56,7 @@ struct ParamRange {
   /// correction. Negative if the parameter's moments began after the schedule did.
   int64_t countOffset = 0;
   Init init = Zeros;
-  double initStd = 0; ///< of Normal; the value, of Constant; the end, of LogUniform
+  double initStd = 0; ///< as Param::initStd (runtime/plan/Plan.h)
   int64_t number = 0; ///< index among the 8-bit parameters, if it is one of them
   /// Length of a row in this rank's part of the tensor, in elements.
   int64_t row = 0;

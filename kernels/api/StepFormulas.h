@@ -1,9 +1,10 @@
-// What the ops on StepState compute, for the kernels of all backends: counters, learning rates and
-// weight decay as in Megatron's OptimizerParamScheduler, sums of losses and tokens, gradient norm,
-// clipping factor and loss scale. Arithmetic is fp64. A norm or loss that is not finite sets
-// nonfinite and halt, and the update does not count as applied; with a dynamic loss scale, it sets
-// only nonfinite. A skipped update, for that reason or because the norm exceeds skip_above, sets
-// skip. Gradients are multiplied by the loss scale, so norm and update divide by it.
+// What init_block and the ops on StepState compute, for the kernels of all backends: counters,
+// learning rates and weight decay as in Megatron's OptimizerParamScheduler, sums of losses and
+// tokens, gradient norm, clipping factor and loss scale. Arithmetic is fp64. A norm or loss that is
+// not finite sets nonfinite and halt, and the update does not count as applied; with a dynamic loss
+// scale, it sets only nonfinite. A skipped update, for that reason or because the norm exceeds
+// skip_above, sets skip. Gradients are multiplied by the loss scale, so norm and update divide by
+// it.
 #pragma once
 
 #include <cmath>
@@ -13,6 +14,17 @@
 #include "runtime/base/StepState.h"
 
 namespace shardc::kernels::step {
+
+/// An initial value of LogUniform, Uniform or StepBias, from a uniform number in [0, 1).
+SHARDC_EACH_SIDE inline float initialValue(ParamRange::Init init, float std, double uniform) {
+  const double number = std;
+  if (init == ParamRange::LogUniform)
+    return static_cast<float>(::log1p((number - 1) * uniform));
+  if (init == ParamRange::Uniform)
+    return static_cast<float>(number * (2 * uniform - 1));
+  const double step = number * ::pow(100.0, uniform - 1);
+  return static_cast<float>(step + ::log(-::expm1(-step))); // softplus of it is the step
+}
 
 /// Enumerators have the order of the words of scaling, decay_style, wsd_decay_style and
 /// weight_decay_style in Attrs.def.

@@ -1,4 +1,4 @@
-// delta_rule and its gradient as kernels/host/DeltaRule.cpp describes them, for calls that
+// delta_rule and its gradient as kernels/host/Scan.cpp describes them, for calls that
 // delta_rule_tiles.cu does not serve. Mapping: a block processes a head of a sample, position by
 // position. A thread has a channel of v, and with it a column of the state, which stays in the
 // workspace; in sums over these channels, it has a channel of k instead. The gradient keeps the

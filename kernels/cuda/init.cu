@@ -5,6 +5,7 @@
 // runtime/base/Philox.h: Box-Muller in fp64 on the words of one Philox block for two elements.
 // Mapping: a thread draws one pair; one launch a range. Limited by fp64 functions: 0.34 TB/s,
 // 0.17e12 numbers a second, on an H200, 2026-11; runs once.
+#include "kernels/api/StepFormulas.h"
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -44,12 +45,12 @@ __device__ __forceinline__ float2 drawPair(const Draw &p, int64_t pair) {
   if (p.init == ParamRange::Constant)
     return {p.std, p.std};
   auto index = static_cast<uint64_t>(pair);
-  if (p.init == ParamRange::LogUniform) {
+  if (p.init != ParamRange::Normal) {
     const uint64_t quad = index / 2;
     uint4 bits =
         philox({static_cast<uint32_t>(quad), static_cast<uint32_t>(quad >> 32), 1, 0}, p.key);
     auto valueOf = [&](uint32_t word) {
-      return static_cast<float>(log1p((double{p.std} - 1) * (static_cast<double>(word) * 0x1p-32)));
+      return step::initialValue(p.init, p.std, static_cast<double>(word) * 0x1p-32);
     };
     return index % 2 == 0 ? float2{valueOf(bits.x), valueOf(bits.y)}
                           : float2{valueOf(bits.z), valueOf(bits.w)};

@@ -15,24 +15,29 @@ constexpr int kTapsMax = static_cast<int>(cudaLimit(CudaLimit::ShortConvTaps).mo
 
 constexpr int kRun = 16; ///< rows
 
-/// A number of each of a thread's channels: of the filter, [j] for the position `j` before; of the
-/// last rows, [i] for the one whose distance from the run's first is i modulo kTapsMax.
-using Taps = float[kTapsMax][kChunk];
+/// A number of each of a thread's channels: of the filter, [j] for the position `j` before, and in
+/// sums the last one is that of the bias; of the last rows, [i] for the one whose distance from the
+/// run's first is i modulo kTapsMax.
+using Taps = float[kTapsMax + 1][kChunk];
 
-/// The call, with y or its gradient in `y`; `partials`: terms of dw, [blocks, cols, taps].
+/// The call, with y or its gradient in `y`; `partials`: terms of dw, [blocks, cols, taps]. `bias`
+/// is null if there is none, `biasPartials` are terms of its gradient, [blocks, cols].
 struct Conv {
-  Data x, w, y, dx;
+  Data x, w, bias, y, dx;
   const int32_t *docs;
-  float *partials;
+  float *partials, *biasPartials = nullptr;
   int64_t rows, positions, cols;
   int taps;
   bool isReset;
 
   Conv(const Call &call, int first, const Tensor &y)
-      : x(dataOf(call.in[first])), w(dataOf(call.in[first + 1])), y(dataOf(y)),
+      : x(dataOf(call.in[first])), w(dataOf(call.in[first + 1])), bias{}, y(dataOf(y)),
         docs(static_cast<const int32_t *>(call.in[first + 2].data)), partials(nullptr),
         rows(y.rows()), positions(y.shape[1]), cols(y.cols()),
-        taps(static_cast<int>(call.in[first + 1].shape[1])), isReset(call.attrs.reset_mask) {}
+        taps(static_cast<int>(call.in[first + 1].shape[1])), isReset(call.attrs.reset_mask) {
+    if (call.inCount > first + 3)
+      bias = dataOf(call.in[first + 3]);
+  }
 
   /// How many positions the convolution of a row adds. Rows are numbered over all samples.
   __device__ __forceinline__ int reach(int64_t row) const {
@@ -81,6 +86,12 @@ template <int kParts> struct Place {
     for (int k = 0; k < kChunk; ++k)
       v[k] *= x[k];
   }
+  /// The numbers to which a convolution is added.
+  __device__ __forceinline__ void beginSum(float (&sum)[kChunk]) const {
+#pragma unroll
+    for (int k = 0; k < kChunk; ++k)
+      sum[k] = kParts == 1 && p.bias.p != nullptr && k < n ? element(p.bias, c + k) : 0.0f;
+  }
   /// What is convolved at a row; 0 outside of the rows.
   template <Mode M> __device__ __forceinline__ void load(int64_t row, float (&v)[kChunk]) const {
     const bool isThere = row >= 0 && row < p.rows;
@@ -122,7 +133,8 @@ __global__ void __launch_bounds__(kSumWarps *kWarp) convolve(const __grid_consta
         if (row >= p.rows)
           break;
         at.template load<M>(row, last[i]);
-        float sum[kChunk] = {};
+        float sum[kChunk];
+        at.beginSum(sum);
         convolveRows(w, last, i, p.reach(row), sum);
         if constexpr (kParts > 1) {
           at.template multiply<M>(row, 1, sum);
@@ -152,7 +164,8 @@ __device__ __forceinline__ void differentiateRow(const Place<kParts> &at, int64_
   run.reaches[i] = 0;
   if (row >= p.rows || row >= run.end + kTapsMax - 1)
     return;
-  float conv[kChunk] = {};
+  float conv[kChunk];
+  at.beginSum(conv);
   float(&g)[kChunk] = run.gradients[i];
   at.template load<M>(row, run.last[i]);
   run.reaches[i] = p.reach(row);
@@ -168,9 +181,14 @@ __device__ __forceinline__ void differentiateRow(const Place<kParts> &at, int64_
   } else {
     multiplySilu(conv, true, g);
   }
+  if (row >= run.end)
+    return;
+#pragma unroll
+  for (int k = 0; k < kChunk; ++k)
+    sums[kTapsMax][k] += g[k];
 #pragma unroll
   for (int j = 0; j < kTapsMax; ++j)
-    if (row < run.end && j < run.reaches[i])
+    if (j < run.reaches[i])
 #pragma unroll
       for (int k = 0; k < kChunk; ++k)
         sums[j][k] += g[k] * run.last[(i - j + kTapsMax) % kTapsMax][k];
@@ -223,7 +241,7 @@ __global__ void __launch_bounds__(kSumWarps *kWarp) convolveBwd(const __grid_con
   const int thread = static_cast<int>(threadIdx.y * kWarp + threadIdx.x);
   const int64_t column = int64_t{blockIdx.x} * kSumColumns + thread;
 #pragma unroll
-  for (int j = 0; j < kTapsMax; ++j) {
+  for (int j = 0; j <= kTapsMax; ++j) {
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < kChunk; ++k)
@@ -235,6 +253,8 @@ __global__ void __launch_bounds__(kSumWarps *kWarp) convolveBwd(const __grid_con
       total += shared[i][thread];
     if (column < p.cols && j < p.taps)
       p.partials[(blockIdx.y * p.cols + column) * p.taps + p.taps - 1 - j] = total;
+    if (column < p.cols && j == kTapsMax && p.biasPartials != nullptr)
+      p.biasPartials[blockIdx.y * p.cols + column] = total;
   }
 }
 
@@ -247,15 +267,18 @@ template <int kParts> void runConv(const Call &call) {
 }
 
 struct Buffers {
-  float *partials;
+  float *partials, *biasPartials = nullptr;
   Buffers(const Call &call, Scratch &scratch)
-      : partials(scratch.take<float>(sumGrid(call.in[0]).y * call.in[2].numel())) {}
+      : partials(scratch.take<float>(sumGrid(call.in[0]).y * call.in[2].numel())) {
+    if (call.outCount > 2)
+      biasPartials = scratch.take<float>(sumGrid(call.in[0]).y * call.in[2].shape[0]);
+  }
 };
 
 template <int kParts> void runConvBwd(const Call &call, const Buffers &buffers) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   Conv p(call, 1, dy);
-  p.dx = dataOf(dx), p.partials = buffers.partials;
+  p.dx = dataOf(dx), p.partials = buffers.partials, p.biasPartials = buffers.biasPartials;
   const dim3 grid = sumGrid(dy);
   forMode(modeOf({&dy, &x, &dx}, p.cols), [&]<Mode M>() {
     launchKernel(convolveBwd<M, kParts>, grid, dim3(kWarp, kSumWarps), 0, queueOf(call), p);
@@ -263,13 +286,17 @@ template <int kParts> void runConvBwd(const Call &call, const Buffers &buffers) 
   ColumnTargets targets = {};
   targets.out[0] = dataOf(call.out[1]);
   launchAddPartials(call, p.partials, static_cast<int>(grid.y), 1, p.cols * p.taps, targets);
+  if (p.biasPartials == nullptr)
+    return;
+  targets.out[0] = dataOf(call.out[2]);
+  launchAddPartials(call, p.biasPartials, static_cast<int>(grid.y), 1, p.cols, targets);
 }
 
-/// The filter is the operand before the documents, which are the last one.
 template <const Kernel *kOracle> const char *acceptsTaps(const Call &call) {
   const char *reason = acceptsAs<kOracle>(call);
-  return reason ? reason
-                : cudaRefusal(CudaLimit::ShortConvTaps, call.in[call.inCount - 2].shape[1]);
+  return reason
+             ? reason
+             : cudaRefusal(CudaLimit::ShortConvTaps, call.in[call.outCount > 1 ? 2 : 1].shape[1]);
 }
 
 } // namespace

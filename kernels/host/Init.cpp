@@ -1,9 +1,10 @@
-// init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i) in fp32, the
-// logarithm of a uniform number from 1 to `std`, a constant or zero, according to its row of the
+// init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i) in fp32, a
+// function of a uniform number (initialValue), a constant or zero, according to its row of the
 // parameter table; elements outside all ranges are zero. f32, bf16 or f16, rounded once; or in bf16
 // with remainders in u16 (runtime/base/Remainder.h); or records of numbers in 4 bits
 // (runtime/base/Nf4Scales.h), of which all counts of elements are. Limited by the logarithm and the
 // sines, two elements at a time.
+#include "kernels/api/StepFormulas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"
@@ -33,7 +34,7 @@ const char *acceptsInitBlock(const Call &call) {
     SHARDC_REQUIRE(range.columns == 0 || (range.columns > 0 && range.columns <= range.stride &&
                                           (range.end - range.begin) % range.columns == 0),
                    "a range does not consist of equal parts of rows");
-    SHARDC_REQUIRE(range.init <= ParamRange::LogUniform,
+    SHARDC_REQUIRE(range.init <= ParamRange::StepBias,
                    "a parameter's kind of initial values is not known");
     SHARDC_REQUIRE(std::isfinite(range.initStd), "a standard deviation or constant is not finite");
   }
@@ -70,10 +71,10 @@ void fillRow(const Call &call, const ParamRange &range, int64_t from, int64_t en
     if (range.init == ParamRange::Normal)
       drawNormals(range.key, static_cast<uint64_t>(globalBegin + begin - from), n,
                   static_cast<float>(range.initStd), values);
-    for (int64_t i = 0; range.init == ParamRange::LogUniform && i < n; ++i)
-      values[i] = static_cast<float>(
-          std::log1p((range.initStd - 1) *
-                     uniformAt(range.key, static_cast<uint64_t>(globalBegin + begin - from + i))));
+    for (int64_t i = 0; range.init > ParamRange::Normal && i < n; ++i)
+      values[i] = step::initialValue(
+          range.init, static_cast<float>(range.initStd),
+          uniformAt(range.key, static_cast<uint64_t>(globalBegin + begin - from + i)));
     writeValues(call, begin, n, values);
   }
 }

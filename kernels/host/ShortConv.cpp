@@ -3,8 +3,9 @@
 // on with reset_mask. short_conv_bwd, with g = dy·x1 and the sum r[t,c] of w[c,W-1-j]·g[t+j,c] of
 // the positions that read t: dx0 = r·x2, dx2 = r·x0, dx1 = dy·(the sum of y), and dw[c,W-1-j] =
 // sum over s of g[s,c]·x0[s-j,c]·x2[s-j,c], in fp64, which may accumulate. causal_conv has rows of
-// one part, which it convolves instead of x0·x2, and y = silu(the sum): g = dy·silu'(the sum) and
-// dx = r. Data are f32, bf16 or f16 each, computed in fp32 and rounded once. Limited by memory.
+// one part, which it convolves instead of x0·x2, and y = silu(the sum), to which it may add a bias:
+// g = dy·silu'(the sum), dx = r, and dbias is the sum of g. Data are f32, bf16 or f16 each,
+// computed in fp32 and rounded once. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"
@@ -30,20 +31,20 @@ void multiplySilu(const float *a, const float *x, int64_t n, float *to, bool isS
   }
 }
 
-/// A sequence in fp32: its rows x of `kParts` parts, what is convolved of each, and the filter, of
-/// which a row has the numbers of all channels for the position `j` before. Operands x, w and docs
-/// are at `kFirst`.
+/// A sequence in fp32: its rows x of `kParts` parts, what is convolved of each, the filter, of
+/// which a row has the numbers of all channels for the position `j` before, and where sums begin.
+/// Operands x, w, docs and bias are at `kFirst`.
 template <int kFirst, int kParts> struct Sequence {
   int64_t length, channels, taps;
   bool isReset;
-  float *x, *products, *filter, *sum, *row;
+  float *x, *products, *filter, *bias, *sum, *row;
 
   Sequence(const Call &call, Scratch &scratch)
       : length(call.in[kFirst].shape[1]), channels(call.in[kFirst + 1].shape[0]),
         taps(call.in[kFirst + 1].shape[1]), isReset(call.attrs.reset_mask) {
     x = scratch.take<float>(length * channels * kParts);
     products = kParts == 1 ? x : scratch.take<float>(length * channels);
-    filter = scratch.take<float>(taps * channels);
+    filter = scratch.take<float>(taps * channels), bias = scratch.take<float>(channels);
     sum = scratch.take<float>(channels), row = scratch.take<float>(kParts * channels);
   }
 
@@ -56,6 +57,9 @@ template <int kFirst, int kParts> struct Sequence {
     for (int64_t i = 0; i < channels * taps; ++i)
       filter[(taps - 1 - i % taps) * channels + i / taps] =
           *readF32(call.in[kFirst + 1], i, 1, sum);
+    std::fill_n(bias, channels, 0.0f);
+    if (call.inCount > kFirst + 3)
+      std::copy_n(readF32(call.in[kFirst + 3], 0, channels, bias), channels, bias);
     return static_cast<const int32_t *>(call.in[kFirst + 2].data) + sample * length;
   }
   /// How many positions the convolution at position s adds.
@@ -64,7 +68,7 @@ template <int kFirst, int kParts> struct Sequence {
     return std::min(taps, s - first + 1);
   }
   const float *convolve(const int32_t *docs, int64_t s) const {
-    std::fill_n(sum, channels, 0.0f);
+    std::copy_n(bias, channels, sum);
     for (int64_t j = reach(docs, s); j-- > 0;)
       multiply(filter + j * channels, products + (s - j) * channels, channels, sum, true);
     return sum;
@@ -86,17 +90,18 @@ template <int kParts> void runConv(const Call &call, const Sequence<0, kParts> &
 
 template <int kParts> struct BwdBuffers : Sequence<1, kParts> {
   float *dy, *gradients, *reads, *dw;
-  double *sums;
+  double *sums, *biasSums;
   BwdBuffers(const Call &call, Scratch &scratch) : Sequence<1, kParts>(call, scratch) {
     for (float **buffer : {&dy, &gradients})
       *buffer = scratch.take<float>(this->length * this->channels);
     reads = scratch.take<float>(this->channels);
     dw = scratch.take<float>(this->channels * this->taps);
     sums = scratch.take<double>(this->channels * this->taps);
+    biasSums = scratch.take<double>(this->channels);
   }
 };
 
-/// Adds a sequence's terms of dw, and writes its dx.
+/// Adds a sequence's terms of dw and dbias, and writes its dx.
 template <int kParts>
 void differentiate(const Call &call, const BwdBuffers<kParts> &b, int64_t sample) {
   const int64_t n = b.channels, size = b.length * n;
@@ -110,6 +115,7 @@ void differentiate(const Call &call, const BwdBuffers<kParts> &b, int64_t sample
       multiply(dy + s * n, b.part(s, 1), n, gradient, false);
     for (int64_t j = b.reach(docs, s); j-- > 0;)
       addProducts(gradient, b.products + (s - j) * n, n, b.sums + j * n);
+    addTerms(gradient, n, b.biasSums);
   }
   for (int64_t s = 0; s < b.length; ++s) {
     float *reads = kParts == 1 ? b.row : b.reads;
@@ -128,12 +134,14 @@ void differentiate(const Call &call, const BwdBuffers<kParts> &b, int64_t sample
 
 template <int kParts> void runConvBwd(const Call &call, const BwdBuffers<kParts> &b) {
   const int64_t count = b.channels * b.taps;
-  std::fill_n(b.sums, count, 0.0);
+  std::fill_n(b.sums, count, 0.0), std::fill_n(b.biasSums, b.channels, 0.0);
   for (int64_t sample = 0; sample < call.in[1].shape[0]; ++sample)
     differentiate(call, b, sample);
   for (int64_t i = 0; i < count; ++i)
     b.dw[i] = static_cast<float>(b.sums[(b.taps - 1 - i % b.taps) * b.channels + i / b.taps]);
   writeF32(call.out[1], 0, count, b.dw);
+  if (call.outCount > 2)
+    writeSums(call.out[2], 0, b.channels, b.biasSums, b.row);
 }
 
 } // namespace
@@ -142,6 +150,6 @@ const Kernel kShortConv = kernelOf<OpKind::ShortConv>(withBuffers<runConv<3>>);
 const Kernel kShortConvBwd = kernelOf<OpKind::ShortConvBwd, nullptr, 2>(withBuffers<runConvBwd<3>>);
 const Kernel kCausalConv = kernelOf<OpKind::CausalConv>(withBuffers<runConv<1>>);
 const Kernel kCausalConvBwd =
-    kernelOf<OpKind::CausalConvBwd, nullptr, 2>(withBuffers<runConvBwd<1>>);
+    kernelOf<OpKind::CausalConvBwd, nullptr, 2 | 4>(withBuffers<runConvBwd<1>>);
 
 } // namespace shardc::kernels::host

@@ -406,7 +406,7 @@ int64_t Arguments::fullEvery() {
 
 /// Adds the window. A window of W positions covers W - 1 positions before the query.
 void Arguments::addWindow() {
-  if (reads("attention_chunk_size") || !config_.hasConv.empty())
+  if (reads("attention_chunk_size") || !config_.mixers.empty())
     return addWindowOf(0, PlainValue());
   bool isOn = findHfField(config_.arch, "use_sliding_window") == nullptr ||
               flag("use_sliding_window", fallback("use_sliding_window") == true);
@@ -472,13 +472,19 @@ void Arguments::addWindowOf(int64_t width, PlainValue pattern) {
   add("window_attn_skip_freq", width > 0 ? std::move(pattern) : PlainValue());
 }
 
-/// Adds the layers that have short convolutions or linear attention, unless none has. Of a single
-/// layer, 1 would be the number n of every n-th layer with attention.
+/// Adds which parts layers have, or the layers that have short convolutions or linear attention. Of
+/// a single layer, 1 would be the number n of every n-th layer with attention.
 void Arguments::addShortConvs() {
   PlainItems layers;
-  for (bool has : config_.hasConv)
-    layers.push_back(static_cast<int64_t>(has) * (config_.layers == 1 ? 2 : 1));
-  if (std::ranges::find(config_.hasConv, true) == config_.hasConv.end())
+  std::string symbols;
+  for (HfMixer mixer : config_.mixers) {
+    const bool hasAttention = mixer == HfMixer::Attention;
+    layers.push_back(static_cast<int64_t>(!hasAttention) * (config_.layers == 1 ? 2 : 1));
+    symbols += hasAttention ? '*' : mixer == HfMixer::Mamba ? 'M' : '-';
+  }
+  if (config_.hasOnePart)
+    return add("hybrid_layer_pattern", symbols);
+  if (symbols.find_first_not_of('*') == std::string::npos)
     return;
   if (config_.keyHeads == 0)
     return add("short_conv_freq", std::move(layers));
@@ -631,7 +637,8 @@ PlainEntries Arguments::build() {
 } // namespace
 
 const char *hfActivationField(HfArch arch) {
-  for (const char *field : {"hidden_activation", "hidden_act", "activation_function"})
+  for (const char *field :
+       {"hidden_activation", "hidden_act", "activation_function", "mlp_hidden_act"})
     if (readsHfField(arch, field))
       return field;
   return nullptr;

@@ -374,6 +374,11 @@ json Deriver::run() {
     config_["block_auto_adjust_ff_dim"] = false;
   }
   addExperts();
+  if (constexpr const char *kPattern = "hybrid_override_pattern"; reads(kPattern)) {
+    config_[kPattern] = model_.word("hybrid_layer_pattern");
+    config_["time_step_limit"] = json::array({0.0, {{"__float__", "Infinity"}}});
+    config_["time_step_min"] = 1e-9; // transformers raises steps to it, and takes its logarithm
+  }
   config_["architectures"] = json::array({info.className});
   config_["model_type"] = info.modelType;
   if (!hfFallback(arch_, "pad_token_id").is_null())
@@ -435,6 +440,8 @@ bool isCompared(const Options &model, std::string_view option) {
     return false;
   if (option == "attn_floor_scale" || option == "attn_scale")
     return model.isOn("attn_temperature_tuning");
+  if (option.starts_with("mamba_"))
+    return model.has("hybrid_layer_pattern");
   if (option == "short_conv_kernel_dim")
     return model.has("short_conv_freq");
   if (option.starts_with("linear_")) // its sizes; the list of layers is compared in any case

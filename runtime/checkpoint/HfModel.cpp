@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/HfModel.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "runtime/base/Json.h"
@@ -9,81 +8,6 @@
 
 namespace shardc::checkpoint {
 namespace {
-
-constexpr int64_t kSizeMax = int64_t{1} << 31;
-constexpr int64_t kSizeTaken = std::numeric_limits<int64_t>::max();
-constexpr int64_t kHeadsMax = 65'536;
-/// Limit on the names of tensors and segments in a model, each of which takes hundreds of bytes.
-constexpr int64_t kPartsMax = 1 << 18;
-
-/// Reads the fields of a `config.json` and checks their types. Reports the first field with a wrong
-/// type.
-class JsonFields {
-public:
-  explicit JsonFields(const HfFile &file) : json_(file.fields), file_(file) {}
-
-  /// The value of the first of these keys that is set; `fallback` if none is.
-  int64_t size(std::initializer_list<const char *> keys, int64_t fallback = 0) {
-    for (const char *key : keys) {
-      const nlohmann::json *value = find(key);
-      bool isSize = value != nullptr && value->is_number_integer() &&
-                    (!value->is_number_unsigned() || *value <= kSizeTaken);
-      if (isSize) // checkBounds() checks its range
-        return value->get<int64_t>();
-      if (value != nullptr) {
-        refuse(key, *value, "a whole number");
-        return fallback;
-      }
-    }
-    return fallback;
-  }
-  /// A list of layer numbers.
-  std::vector<int64_t> sizes(const char *key) {
-    constexpr size_t kListedMax = 10'000;
-    const nlohmann::json *value = find(key);
-    std::vector<int64_t> list;
-    bool isList = value != nullptr && value->is_array() && value->size() <= kListedMax;
-    for (size_t i = 0; isList && i < value->size(); ++i) {
-      isList = (*value)[i].is_number_integer();
-      list.push_back(isList ? (*value)[i].get<int64_t>() : 0);
-    }
-    if (value != nullptr && !isList)
-      refuse(key, *value, "a list of whole numbers");
-    return list;
-  }
-  bool flag(const char *key, bool fallback) {
-    const nlohmann::json *value = find(key);
-    if (value != nullptr && !value->is_boolean())
-      refuse(key, *value, "true or false");
-    return value != nullptr && value->is_boolean() ? value->get<bool>() : fallback;
-  }
-  std::string text(const char *key) {
-    const nlohmann::json *value = find(key);
-    if (value != nullptr && !value->is_string())
-      refuse(key, *value, "a string");
-    return value != nullptr && value->is_string() ? value->get<std::string>() : "";
-  }
-  const HfFaults &faults() const { return faults_; }
-  void refuse(const char *key, const nlohmann::json &value, const std::string &needed) {
-    if (!faults_.empty())
-      return;
-    std::string field = file_.prefix + key;
-    Status status = cannotConvert("'{}': {} is {}; {} is needed", file_.path, field,
-                                  shownHfValue(value), needed);
-    faults_.push_back({std::move(field), std::move(status)});
-  }
-
-private:
-  /// Returns null for a field that is null, since hubs write unset fields as null.
-  const nlohmann::json *find(const char *key) const {
-    auto found = json_.find(key);
-    return found != json_.end() && !found->is_null() ? &*found : nullptr;
-  }
-
-  const nlohmann::json &json_;
-  const HfFile &file_;
-  HfFaults faults_;
-};
 
 /// The name of a table row with the number of an expert or layer in place of `*`.
 std::string numbered(std::string_view name, int64_t number) {
@@ -96,79 +20,6 @@ std::string numbered(std::string_view name, int64_t number) {
 /// The name of a layer in the hub's files.
 std::string hfLayer(HfArch arch, int64_t layer) {
   return numbered(hfTensors(arch, "layer").front(), layer);
-}
-
-/// The total size of `count` experts; -1 if an argument is out of range.
-int64_t productOf(int64_t count, int64_t size) {
-  bool isSmall = count >= 0 && count <= kSizeMax && size >= 0 && size <= kSizeMax;
-  return isSmall ? count * size : -1;
-}
-
-/// Checks that each number is within the limits of a model, and that the model's lists do not take
-/// too much memory.
-Status checkBounds(const HfConfig &config, const std::string &path) {
-  struct Bound {
-    const char *what;
-    int64_t value, least, most;
-  };
-  const Bound bounds[] = {
-      {"num_hidden_layers", config.layers, 1, 10'000},
-      {"hidden_size", config.hidden, 1, kSizeMax},
-      {"num_attention_heads", config.heads, 1, kHeadsMax},
-      {"num_key_value_heads", config.groups, 1, kHeadsMax},
-      {"head_dim", config.headDim, 1, kHeadsMax},
-      {"vocab_size", config.vocab, 1, kSizeMax},
-      {"intermediate_size", config.ffn, 0, kSizeMax},
-      {"num_experts", config.experts, 0, kHeadsMax},
-      {"moe_intermediate_size", config.expertFfn, 0, kSizeMax},
-      {"shared_expert_intermediate_size", config.sharedFfn, 0, kSizeMax},
-      {"first_k_dense_replace", config.firstDenseLayers, 0, kSizeMax},
-      {"decoder_sparse_step", config.expertsEvery, 1, kSizeMax},
-      {"num_nextn_predict_layers", config.mtpLayers, 0, 1'000},
-      {"q_lora_rank", config.qLoraRank, 0, kSizeMax},
-      {"linear_num_key_heads", config.keyHeads, 0, kHeadsMax},
-      {"linear_num_value_heads", config.valueHeads, 0, kHeadsMax},
-      {"linear_key_head_dim", config.keyDim, 0, kHeadsMax},
-      {"linear_value_head_dim", config.valueDim, 0, kHeadsMax},
-  };
-  for (const Bound &bound : bounds)
-    if (bound.value < bound.least || bound.value > bound.most)
-      return cannotConvert("'{}': {} is {}; {} to {} is needed", path, bound.what, bound.value,
-                           bound.least, bound.most);
-  int64_t layers = config.layers + config.mtpLayers,
-          parts = std::max({config.experts, config.groups, config.keyHeads});
-  if (layers * parts > kPartsMax)
-    return cannotConvert(
-        "'{}': {} layers of {} experts and {} key/value heads; the limit of either is "
-        "{} in all layers together",
-        path, layers, config.experts, config.groups, kPartsMax);
-  return Status::ok();
-}
-
-Status checkSizes(const HfConfig &config, const std::string &path) {
-  const std::pair<const char *, int64_t> needed[] = {{"layers", config.layers},
-                                                     {"hidden size", config.hidden},
-                                                     {"attention heads", config.heads},
-                                                     {"vocabulary", config.vocab}};
-  for (const auto &[what, size] : needed)
-    if (size == 0)
-      return cannotConvert("'{}' does not set the number of {}", path, what);
-  RETURN_IF_ERROR(checkBounds(config, path));
-  if (config.heads % config.groups != 0)
-    return cannotConvert("'{}': {} heads are not divisible by {} key/value heads", path,
-                         config.heads, config.groups);
-  const bool hasLinear = readsHfField(config.arch, "linear_num_key_heads");
-  if (hasLinear && (std::min({config.keyHeads, config.keyDim, config.valueDim}) < 1 ||
-                    config.valueHeads % config.keyHeads != 0 || config.valueHeads < 1))
-    return cannotConvert("'{}': {} value heads of linear attention are not divisible by {} key "
-                         "heads, or a head has no channels",
-                         path, config.valueHeads, config.keyHeads);
-  bool hasExperts = config.layout != HfLayout::Dense;
-  if (hasExperts && (config.experts == 0 || config.expertFfn == 0))
-    return cannotConvert("'{}' does not set the number and the size of experts", path);
-  if (config.ffn == 0)
-    return cannotConvert("'{}' does not set the intermediate size", path);
-  return Status::ok();
 }
 
 /// Builds the list of parameters. HF_TENSOR rows have the names. `mine` and `hf` are the names of a
@@ -207,12 +58,14 @@ private:
   void addMla(const std::string &mine, const std::string &hf);
   void addShortConv(const std::string &mine, const std::string &hf);
   void addDeltaNet(const std::string &mine, const std::string &hf);
+  void addMamba(const std::string &mine, const std::string &hf);
   void addDenseMlp(const std::string &mine, const std::string &hf);
   void addExperts(const std::string &mine, const std::string &hf);
   void addStackedExpert(const std::string &mine, const std::string &hf, int64_t expert);
   void addExpert(const std::string &mine, const std::string &hf, int64_t expert);
   void addSharedExperts(const std::string &mine, const std::string &hf);
-  void addLayer(const std::string &mine, const std::string &hf, bool hasExperts, bool hasConv);
+  void addMixer(const std::string &mine, const std::string &hf, HfMixer mixer);
+  void addFeedForward(const std::string &mine, const std::string &hf, bool hasExperts);
   void addMtp(int64_t index);
   void addCopy(const char *name, std::string hf, const char *of);
   void addGptOssMlp(const std::string &mine, const std::string &hf);
@@ -312,8 +165,9 @@ void Mapper::addEnds() {
   weightOf("embedding.word_embeddings");
   params_.back().isVocab = true;
   weightOf("embedding.position_embeddings");
-  for (std::string_view tensor : tensorsOf("decoder.final_layernorm"))
-    addNorm("decoder.final_layernorm.", std::string(tensor));
+  for (const std::string norm : {"decoder.final_layernorm", "decoder.final_norm"})
+    for (std::string_view tensor : tensorsOf(norm))
+      addNorm(norm + ".", std::string(tensor));
   if (config_.isTied)
     return;
   weightOf("output_layer");
@@ -503,16 +357,52 @@ void Mapper::addDeltaNet(const std::string &mine, const std::string &hf) {
   addWeight(mine, hf, "self_attention.out_proj");
 }
 
-void Mapper::addLayer(const std::string &mine, const std::string &hf, bool hasExperts,
-                      bool hasConv) {
-  if (hasConv && config_.keyHeads > 0)
-    addDeltaNet(mine, hf);
-  else if (hasConv)
-    addShortConv(mine, hf);
-  else if (config_.layout == HfLayout::Deepseek)
-    addMla(mine, hf);
-  else
-    addAttention(mine, hf);
+/// Adds a Mamba-2 mixer, of which the hub joins the products and the convolutions.
+void Mapper::addMamba(const std::string &mine, const std::string &hf) {
+  const int64_t inner = config_.valueHeads * config_.valueDim,
+                keys = config_.keyHeads * config_.keyDim;
+  const std::pair<const char *, int64_t> parts[] = {
+      {"z", inner}, {"x", inner}, {"B", keys}, {"C", keys}, {"dt", config_.valueHeads}};
+  const std::string own = mine + ".mixer.", product = tensorsIn(hf, "mixer.in_proj")[0],
+                    conv = tensorsIn(hf, "mixer.conv1d")[0];
+  auto addPart = [&](std::string name, std::string tensor, int64_t row, int64_t rows) -> HfParam & {
+    HfParam &param = add(std::move(name), std::move(tensor));
+    param.segments[0].hfRow = row, param.segments[0].rows = rows;
+    return param;
+  };
+  addNormOf(mine, hf, "mixer.in_proj.layer_norm");
+  int64_t row = 0;
+  for (const auto &[part, rows] : parts) {
+    addPart(fmt::format("{}in_proj.weight.{}", own, part), product + ".weight", row, rows);
+    if (std::string_view("xBC").find(part) != std::string_view::npos) {
+      addPart(fmt::format("{}conv1d.weight.{}", own, part), conv + ".weight", row - inner, rows)
+          .isFilter = true;
+      addPart(fmt::format("{}conv1d.bias.{}", own, part), conv + ".bias", row - inner, rows);
+    }
+    row += rows;
+  }
+  for (const char *name : {"A_log", "dt_bias", "D"})
+    add(own + name, tensorsIn(hf, fmt::format("mixer.{}", name))[0]);
+  addWeight(mine, hf, "mixer.norm");
+  addWeight(mine, hf, "mixer.out_proj");
+}
+
+void Mapper::addMixer(const std::string &mine, const std::string &hf, HfMixer mixer) {
+  switch (mixer) {
+  case HfMixer::None:
+    return;
+  case HfMixer::DeltaNet:
+    return addDeltaNet(mine, hf);
+  case HfMixer::ShortConv:
+    return addShortConv(mine, hf);
+  case HfMixer::Mamba:
+    return addMamba(mine, hf);
+  case HfMixer::Attention:
+    return config_.layout == HfLayout::Deepseek ? addMla(mine, hf) : addAttention(mine, hf);
+  }
+}
+
+void Mapper::addFeedForward(const std::string &mine, const std::string &hf, bool hasExperts) {
   if (config_.layout == HfLayout::GptOss)
     return addGptOssMlp(mine, hf);
   if (!hasExperts)
@@ -530,7 +420,8 @@ void Mapper::addMtp(int64_t index) {
   add(to + ".hnorm.weight", from + ".hnorm.weight");
   add(to + ".eh_proj.weight", from + ".eh_proj.weight");
   add(to + ".final_layernorm.weight", from + ".shared_head.norm.weight");
-  addLayer(to + ".transformer_layer", from, /*hasExperts=*/true, /*hasConv=*/false);
+  addMixer(to + ".transformer_layer", from, HfMixer::Attention);
+  addFeedForward(to + ".transformer_layer", from, /*hasExperts=*/true);
   // The hub stores the model's embeddings and head again in this layer.
   addCopy("embedding.word_embeddings.weight", from + ".embed_tokens.weight", "model.embed_tokens");
   if (!config_.isTied)
@@ -547,187 +438,19 @@ void Mapper::addCopy(const char *name, std::string hf, const char *of) {
 
 std::vector<HfParam> Mapper::run() {
   addEnds();
-  for (int64_t layer = 0; layer < config_.layers; ++layer)
-    addLayer(fmt::format("decoder.layers.{}", layer), hfLayer(config_.arch, layer),
-             config_.hasExperts(layer),
-             !config_.hasConv.empty() && config_.hasConv[static_cast<size_t>(layer)]);
+  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    const std::string mine = fmt::format("decoder.layers.{}", layer),
+                      hf = hfLayer(config_.arch, layer);
+    addMixer(mine, hf, config_.mixerOf(layer));
+    if (config_.hasFeedForward(layer))
+      addFeedForward(mine, hf, config_.hasExperts(layer));
+  }
   for (int64_t index = 0; index < config_.mtpLayers; ++index)
     addMtp(index);
   return std::move(params_);
 }
 
-/// Reads which layers have experts if a list names them.
-void readExpertLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
-  config.denseLayers = fields.sizes("mlp_only_layers");
-  std::ranges::sort(config.denseLayers);
-  if (constexpr const char *kTypes = "mlp_layer_types"; readsHfField(config.arch, kTypes)) {
-    nlohmann::json types = json.contains(kTypes) ? json[kTypes] : hfFallback(config.arch, kTypes);
-    for (size_t layer = 0; layer < types.size(); ++layer)
-      if (types[layer] != "sparse")
-        config.denseLayers.push_back(static_cast<int64_t>(layer));
-  }
-  std::vector<int64_t> experts = fields.sizes("moe_layers");
-  if (auto said = json.find("moe_layers"); said == json.end() || !said->is_array())
-    return;
-  config.expertsEvery = 1;
-  for (int64_t layer = 0; layer < config.layers; ++layer)
-    if (std::ranges::find(experts, layer) == experts.end())
-      config.denseLayers.push_back(layer);
-}
-
-/// Reads which layers have rotary embeddings: those in a list, or all but every n-th.
-void readRotatedLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
-  if (!readsHfField(config.arch, "no_rope_layers"))
-    return;
-  std::vector<int64_t> rotated = fields.sizes("no_rope_layers");
-  constexpr const char *kEvery = "no_rope_layer_interval";
-  int64_t every = std::max<int64_t>(fields.size({kEvery}, hfWholeFallback(config.arch, kEvery)), 1);
-  for (int64_t layer = 0; layer < config.layers; ++layer)
-    config.isRotated.push_back(rotated.empty()
-                                   ? (layer + 1) % every != 0
-                                   : layer < std::ssize(rotated) && rotated[layer] != 0);
-  if (!rotated.empty() && std::ssize(rotated) != config.layers)
-    fields.refuse("no_rope_layers", json["no_rope_layers"],
-                  fmt::format("one number for each of {} layers", config.layers));
-}
-
-/// Reads which layers have a short convolution or linear attention: those that a list says, or all
-/// that another list of layers with attention lacks, or all but every n-th. Without lists, no layer
-/// has a convolution.
-void readConvLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
-  constexpr const char *kTypes = "layer_types", *kAttention = "full_attn_idxs",
-                       *kEvery = "full_attention_interval";
-  const bool isLinear = readsHfField(config.arch, kEvery);
-  if (!readsHfField(config.arch, kAttention) && !isLinear)
-    return;
-  const std::string word = isLinear ? "linear_attention" : "conv";
-  const int64_t every =
-      std::max<int64_t>(fields.size({kEvery}, hfWholeFallback(config.arch, kEvery)), 1);
-  const std::vector<int64_t> attention = fields.sizes(kAttention);
-  const nlohmann::json types = json.value(kTypes, nlohmann::json());
-  const bool isListed = types.is_array() && std::ssize(types) == config.layers,
-             hasNumbers = !json.value(kAttention, nlohmann::json()).is_null();
-  for (int64_t layer = 0; layer < config.layers; ++layer)
-    config.hasConv.push_back(isListed   ? types[static_cast<size_t>(layer)] == word
-                             : isLinear ? (layer + 1) % every != 0
-                                        : hasNumbers && std::ranges::find(attention, layer) ==
-                                                            attention.end());
-  auto isKnown = [&](const auto &type) { return type == word || type == "full_attention"; };
-  if (!types.is_null() && !(isListed && std::ranges::all_of(types, isKnown)))
-    fields.refuse(
-        kTypes, types,
-        fmt::format("a list of {} layers of 'full_attention' or '{}'", config.layers, word));
-}
-
-/// Reads the width of feed-forward layers, which may be 2/3 of what the file says, rounded up.
-void readAdjustedWidth(JsonFields &fields, HfConfig &config) {
-  constexpr const char *kMultiple = "block_multiple_of", *kWidth = "intermediate_size";
-  if (!readsHfField(config.arch, kMultiple))
-    return;
-  config.ffn = fields.size({"block_ff_dim", kWidth}, hfWholeFallback(config.arch, kWidth));
-  int64_t multiple = fields.size({kMultiple}, hfWholeFallback(config.arch, kMultiple));
-  if (multiple < 1 || multiple > kSizeMax)
-    fields.refuse(kMultiple, multiple, "a number above 0");
-  else if (fields.flag("block_auto_adjust_ff_dim", true) && config.ffn <= kSizeMax)
-    config.ffn = (2 * config.ffn / 3 + multiple - 1) / multiple * multiple;
-}
-
-/// The biases that fields request, and those that the architecture always has.
-HfBiases readBiases(JsonFields &fields, HfArch arch) {
-  HfBiases biases = hfConstantBiases(arch);
-  for (const HfField &row : hfFields())
-    if (row.isOf(arch) && row.use == HfUse::Biases &&
-        fields.flag(std::string(row.name).c_str(), hfFallback(arch, row.name) == true))
-      biases = biases | row.parts;
-  return biases;
-}
-
-/// Reads sizes of experts, and which layers have experts.
-void readExperts(JsonFields &fields, HfConfig &config) {
-  auto sizeOf = [&](const char *key) {
-    return fields.size({key}, hfWholeFallback(config.arch, key));
-  };
-  config.experts = fields.size({"num_experts", "num_local_experts", "n_routed_experts"},
-                               hfWholeFallback(config.arch, "num_local_experts"));
-  config.expertFfn = fields.size({"moe_intermediate_size"}, config.ffn);
-  int64_t shared = sizeOf("n_shared_experts");
-  constexpr const char *kDense = "intermediate_size_mlp";
-  if (readsHfField(config.arch, kDense)) { // the usual size field then is that of experts
-    config.ffn = sizeOf(kDense);
-    shared = 1;
-  }
-  config.sharedFfn =
-      fields.size({"shared_expert_intermediate_size"}, productOf(shared, config.expertFfn));
-  config.firstDenseLayers = sizeOf("first_k_dense_replace");
-  config.expertsEvery = fields.size({"decoder_sparse_step", "interleave_moe_layer_step"}, 1);
-}
-
 } // namespace
-
-bool HfConfig::hasExperts(int64_t layer) const {
-  if (layout == HfLayout::Dense)
-    return false;
-  return layer >= firstDenseLayers && (layer + 1) % expertsEvery == 0 &&
-         !std::ranges::binary_search(denseLayers, layer);
-}
-
-namespace {
-constexpr const char *kTied = "tie_word_embeddings";
-}
-
-bool isAlwaysTied(HfArch arch) { return findHfField(arch, kTied)->use == HfUse::Needs; }
-
-Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
-                               const HfReading &reading, HfFaults *faults) {
-  HfConfig config;
-  ASSIGN_OR_RETURN(config.file, readHfFile(text, path, reading, faults));
-  const nlohmann::json &json = config.file.fields;
-  JsonFields fields(config.file);
-  auto finish = [&] {
-    if (faults != nullptr)
-      *faults = fields.faults();
-    return statusOf(fields.faults());
-  };
-  config.arch = config.file.arch;
-  config.layout = infoOf(config.arch).layout;
-  config.layers = fields.size({"num_hidden_layers", "n_layer"});
-  config.hidden = fields.size({"hidden_size", "n_embd"});
-  config.heads = fields.size({"num_attention_heads", "n_head"});
-  auto sizeOf = [&](const char *key, int64_t otherwise) { // null has another default
-    bool isSaid = json.contains(key);
-    return fields.size({key}, isSaid ? otherwise : hfWholeFallback(config.arch, key, otherwise));
-  };
-  config.groups = sizeOf("num_key_value_heads", config.heads);
-  config.headDim = sizeOf("head_dim", config.heads > 0 ? config.hidden / config.heads : 0);
-  config.vocab = fields.size({"vocab_size"});
-  bool isWidened = readsHfField(config.arch, "n_inner"); // follows from hidden size by default
-  config.ffn =
-      fields.size({"intermediate_size", "n_inner"}, isWidened ? productOf(4, config.hidden) : 0);
-  readAdjustedWidth(fields, config);
-  readExperts(fields, config);
-  config.mtpLayers = fields.size({"num_nextn_predict_layers", "num_mtp_layers"});
-  config.qLoraRank = sizeOf("q_lora_rank", 0);
-  readExpertLayers(fields, json, config);
-  config.keyHeads = sizeOf("linear_num_key_heads", 0);
-  config.valueHeads = sizeOf("linear_num_value_heads", 0);
-  config.keyDim = sizeOf("linear_key_head_dim", 0);
-  config.valueDim = sizeOf("linear_value_head_dim", 0);
-  for (const char *key : {"dtype", "torch_dtype"}) // new and old name
-    if (std::optional<Element> type = elementOfTorchName(fields.text(key));
-        type == Element::F32 || type == Element::BF16 || type == Element::F16)
-      config.weightType = type;
-  config.biases = readBiases(fields, config.arch);
-  config.isTied =
-      isAlwaysTied(config.arch) || fields.flag(kTied, hfFallback(config.arch, kTied) == true);
-  if (constexpr const char *kOther = "tie_embedding"; readsHfField(config.arch, kOther))
-    config.isTied = fields.flag(kOther, config.isTied);
-  RETURN_IF_ERROR(finish());
-  RETURN_IF_ERROR(checkSizes(config, path));
-  readRotatedLayers(fields, json, config);
-  readConvLayers(fields, json, config);
-  RETURN_IF_ERROR(finish());
-  return config;
-}
 
 HfBiases hfConstantBiases(HfArch arch) {
   bool areAll = hfOption(arch, "add_bias_linear") == true;

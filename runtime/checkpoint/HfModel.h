@@ -14,6 +14,9 @@
 
 namespace shardc::checkpoint {
 
+/// What mixes the positions of a layer, if something does.
+enum class HfMixer : uint8_t { None, Attention, ShortConv, DeltaNet, Mamba };
+
 /// The settings of a `config.json` that determine the mapping.
 struct HfConfig {
   HfFile file = {};
@@ -25,9 +28,10 @@ struct HfConfig {
   int64_t expertsEvery = 1;              ///< `decoder_sparse_step`: every n-th layer has experts
   std::vector<int64_t> denseLayers = {}; ///< layers without experts, sorted
   std::vector<bool> isRotated = {};      ///< by layer, if they differ: has rotary embeddings
-  /// By layer, if the architecture has short convolutions or linear attention.
-  std::vector<bool> hasConv = {};
-  /// Of linear attention; 0: the architecture has none.
+  /// By layer; empty if the architecture always has attention.
+  std::vector<HfMixer> mixers = {};
+  bool hasOnePart = false; ///< each layer has either a mixer or a feed-forward part
+  /// Of linear attention and of Mamba-2 mixers; 0: the architecture has none.
   int64_t keyHeads = 0, valueHeads = 0, keyDim = 0, valueDim = 0;
   int64_t qLoraRank = 0; ///< 0: queries are not low-rank
   bool isTied = false;
@@ -35,6 +39,12 @@ struct HfConfig {
   std::optional<Element> weightType = {}; ///< type in the file, if it is fp32, bf16 or fp16
 
   bool hasExperts(int64_t layer) const;
+  HfMixer mixerOf(int64_t layer) const {
+    return mixers.empty() ? HfMixer::Attention : mixers[static_cast<size_t>(layer)];
+  }
+  bool hasFeedForward(int64_t layer) const {
+    return !hasOnePart || mixerOf(layer) == HfMixer::None;
+  }
 };
 inline constexpr uint64_t kHfConfigBytesMax = 16 << 20;
 /// Reads the text of a `config.json` like readHfFile. CannotConvert also for sizes that are missing

@@ -173,6 +173,12 @@ kernels::ParamRange rangeOf(const plan::Plan &plan, size_t index, const RangeCon
   case plan::InitKind::LogUniform:
     range.init = kernels::ParamRange::LogUniform;
     break;
+  case plan::InitKind::Uniform:
+    range.init = kernels::ParamRange::Uniform;
+    break;
+  case plan::InitKind::StepBias:
+    range.init = kernels::ParamRange::StepBias;
+    break;
   }
   range.row = param.rowSize();
   for (size_t i = 0; i < param.turns.size(); ++i)

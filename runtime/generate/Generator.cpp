@@ -332,7 +332,8 @@ Result<Generator::Values> Generator::follow(const Body &body, std::span<const in
                         ? attend(body, op, values, next(kept_, attentions))
                     : op.kind == OpKind::ShortConv || op.kind == OpKind::CausalConv
                         ? convolve(op, values, next(convolved_, convolutions))
-                    : op.kind == OpKind::DeltaRule ? repeat(op, values, next(repeated_, rules))
+                    : op.kind == OpKind::DeltaRule || op.kind == OpKind::StateScan
+                        ? repeat(op, values, next(repeated_, rules))
                                                    : run(body, op, values));
     for (ValueId operand : op.operands)
       if (body.last[operand] == i)
@@ -567,6 +568,8 @@ Status Generator::convolve(const Op &op, Values &values, Rows &kept) {
   call.attrs = exec::attrsOf(op);
   for (const Tensor &operand : {all.tensor(), w.tensor(), wordsOf(samples, ofSample, zeros_)})
     call.in[call.inCount++] = operand;
+  for (ValueId bias : std::span(op.operands).subspan(call.inCount))
+    call.in[call.inCount++] = values[bias].tensor();
   call.out[call.outCount++] = out.tensor();
   RETURN_IF_ERROR(work_->run(plan::opInfo(op).name, call));
   for (int64_t s = 0; s < samples; ++s)

@@ -72,8 +72,8 @@ private:
     Block data;       ///< null: not used yet
     int64_t each = 0; ///< bytes of a row
   };
-  /// The keys and values of one attention op, or the operands of one delta rule: queries, keys,
-  /// values, decays and strengths. With a row for each of the places.
+  /// The keys and values of one attention op, or the operands of one delta rule or scan: queries,
+  /// keys, values, and what decays follow from. With a row for each of the places.
   using Kept = std::array<Rows, 5>;
   struct Body;
   using Values = std::vector<Value>;

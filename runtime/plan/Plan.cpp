@@ -50,7 +50,8 @@ constexpr Names<4> kPhaseNames = {
 #include "runtime/plan/Kinds.def"
 };
 constexpr Names<4> kSourceKindNames = {"base", "recipe", "overlay", "setting"};
-constexpr Names<5> kInitNames = {"zeros", "ones", "normal", "constant", "log_uniform"};
+constexpr Names<7> kInitNames = {"zeros",       "ones",    "normal",   "constant",
+                                 "log_uniform", "uniform", "step_bias"};
 
 constexpr CellKindInfo kCellKinds[] = {
 #define CELL_KIND(enumerator, word, of, host, doc)                                                 \

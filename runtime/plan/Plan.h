@@ -589,7 +589,7 @@ struct BlockPart {
 std::optional<BlockPart> partOf(const Block &block, int64_t numel);
 
 /// Initial values of a parameter. All but Zeros and Ones use Param::initStd.
-enum class InitKind : uint8_t { Zeros, Ones, Normal, Constant, LogUniform };
+enum class InitKind : uint8_t { Zeros, Ones, Normal, Constant, LogUniform, Uniform, StepBias };
 std::string_view toString(InitKind);
 std::optional<InitKind> parseInitKind(std::string_view);
 
@@ -626,8 +626,10 @@ struct Param {
   double lrMult = 1, wdMult = 1;
   bool isDecoupled = false; ///< whether it uses the learning rate optimizer.decoupled_lr
   InitKind init = InitKind::Zeros;
-  /// Standard deviation of `normal`, value of `constant`; of `log_uniform`, logarithms of uniform
-  /// numbers, the end of their range, which begins with 1.
+  /// Standard deviation of `normal`, value of `constant`, largest absolute value of `uniform`; of
+  /// `log_uniform`, logarithms of uniform numbers, the end of their range, which begins with 1; of
+  /// `step_bias`, whose softplus is a number with a uniform logarithm, the largest such number, a
+  /// hundred times the smallest one.
   double initStd = 0;
 
   /// Elements per row of this rank's part; shard boundaries lie between rows.

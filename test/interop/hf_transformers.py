@@ -81,6 +81,8 @@ FAMILIES = {
     "qwen3_next": {**SIZES, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24,
                    "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
                    "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"]},
+    "nemotron_h": {**{key: SIZES[key] for key in SIZES if key != "num_hidden_layers"}, "hybrid_override_pattern": "M*", "head_dim": 16, "ssm_state_size": 8,
+                   "mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2},
     "lfm2": {**SIZES, "pad_token_id": None, "layer_types": ["conv", "full_attention"], "conv_L_cache": 4},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64},
 }

@@ -20,7 +20,7 @@ def values(name, shape, centre):
     for extent in shape:
         count *= extent
     is_norm = name.endswith(".weight") and ("norm" in name or "ln_" in name)
-    base = (1.0 if "linear_attn" in name else centre) if is_norm else 0.0
+    base = (1.0 if "linear_attn" in name else centre) if is_norm else -8.0 if name == "backbone.layers.0.mixer.dt_bias" else 0.0
     draw = random.Random(name).random
     return array("f", [base + 0.2 * draw() - 0.1 for _ in range(count)])
 

@@ -355,14 +355,16 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
       if (op.name == name)
         wanted = "0";
     if (op.name == "rmsnorm_bwd" || op.name == "rmsnorm_part_bwd" ||
-        op.name == "scale_columns_bwd" || op.name == "short_conv_bwd" ||
-        op.name == "causal_conv_bwd")
+        op.name == "scale_columns_bwd" || op.name == "short_conv_bwd")
       wanted = "1";
+    if (op.name == "state_scan_bwd")
+      wanted = "456";
     if (op.name == "delta_rule_bwd")
       wanted = "56";
-    if (op.name == "layernorm_bwd" || op.name == "merge_qkv_norm_rope")
+    if (op.name == "layernorm_bwd" || op.name == "merge_qkv_norm_rope" ||
+        op.name == "causal_conv_bwd")
       wanted = "12";
-    if (op.name == "lm_loss_grad")
+    if (op.name == "lm_loss_grad" || op.name == "gated_norm_bwd")
       wanted = "2";
     EXPECT_EQ(accepted, wanted) << op.name;
   }

@@ -47,6 +47,7 @@ FP8 = ["mixed_precision = bf16_with_fp8_delayed_scaling_mixed", "mixed_precision
 YARN = ["model.position_embedding_type = yarn", "model.yarn_rotary_scaling_factor = 4.0"]
 ROPE = ["model.position_embedding_type = rope", "model.rope_scaling_factor = 8.0"]
 LINEAR = ["model.experimental_attention_variant = gdn", "model.linear_attention_freq = [2]", "model.linear_num_key_heads = 2", "model.linear_num_value_heads = 4", "model.linear_key_head_dim = 8", "model.linear_value_head_dim = 8"]
+HYBRID = ['model.hybrid_layer_pattern = "M-M*"', "model.num_layers = 4", "model.mamba_head_dim = 8", "model.mamba_num_groups = 2", "model.mamba_state_dim = 8"]
 NO_ROPE = ["model.position_embedding_type = rope", "model.no_rope_freq = [2]"]
 EXPERTS = ["model.num_moe_experts = 4", "model.moe_ffn_hidden_size = 16"]
 BALANCED = [*EXPERTS, "model.moe_aux_loss_coeff = [0.01]"]
@@ -56,7 +57,7 @@ WAYS = {
                                 'dataset.valid_data_path = ["texts", "texts"]'],
     "model.fp8": FP8, "model.first_last_layers_bf16": [*FP8, "model.num_layers = 3", "model.first_last_layers_bf16 = true"],
     "model.fp16": ["mixed_precision = fp16_mixed"], "model.bf16": ["mixed_precision = bf16_mixed"],
-    "model.experimental_attention_variant": LINEAR, "model.linear_attention_freq": LINEAR, "model.short_conv_freq": ["model.short_conv_freq = [2]"],
+    "model.hybrid_layer_pattern": HYBRID, "model.is_hybrid_model": HYBRID, "model.experimental_attention_variant": LINEAR, "model.linear_attention_freq": LINEAR, "model.short_conv_freq": ["model.short_conv_freq = [2]"],
     "model.no_rope_freq": NO_ROPE, "model.attn_temperature_tuning": [*NO_ROPE, "model.attn_temperature_tuning = true"],
     "model.moe_shared_expert_intermediate_size": [*EXPERTS, "model.moe_shared_expert_intermediate_size = 32"],
     "model.window_size": ["model.window_size = [2, 0]", "model.position_embedding_type = rope"],

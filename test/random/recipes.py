@@ -96,6 +96,8 @@ DOMAINS = {
     "model.num_query_groups": [1, 2, 3, 4], "model.kv_channels": [7, 8, 16], "model.ffn_hidden_size": [64, 66, 96],
     "model.attention_chunk_size": [5, 8, 16], "model.no_rope_freq": [[1], [2], [0, 1], [2, 0]],
     "model.short_conv_freq": [[1], [2], [3], [0, 1], [1, 1], [2, 0]], "model.short_conv_kernel_dim": [1, 3, 4, 9],
+    "model.hybrid_layer_pattern": ["M", "M-", "M*-", "*E", "MM-*", "M|*", "-G"], "model.mamba_num_groups": [1, 2, 3, 4],
+    "model.mamba_num_heads": [2, 4, 6], "model.mamba_head_dim": [4, 8], "model.mamba_state_dim": [4, 8],
     "model.linear_attention_freq": [[1], [2], [0, 1], [1, 1], [2, 0]], "model.linear_conv_kernel_dim": [1, 3, 4, 9],
     "model.linear_num_key_heads": [1, 2, 3, 4], "model.linear_num_value_heads": [2, 4, 6, 8],
     "model.linear_key_head_dim": [4, 7, 8], "model.linear_value_head_dim": [4, 8, 12],

@@ -31,6 +31,15 @@ def no_layers(f, option):
     return not is_number and not (len(pattern) == f.num("model.num_layers", 1) and set(pattern) <= {0, 1})
 
 
+def symbols(f):
+    """The symbols of the pattern of layers, if there is one."""
+    return f["model.hybrid_layer_pattern"] if f.has("model.hybrid_layer_pattern") else ""
+
+
+def mamba_heads(f):
+    return f.num("model.mamba_num_heads", 2 * f.num("model.hidden_size", 1) // f.num("model.mamba_head_dim", 64))
+
+
 def all_full(pattern):
     """Whether a pattern of windows (a number or a list) gives no layer a window."""
     return bool(pattern) and set(pattern) == ({1} if len(pattern) == 1 else {0})
@@ -59,6 +68,17 @@ RULES = {
     "latent-window-unsupported": lambda f: f.on("model.multi_latent_attention") and f.has("model.window_size"),
     "no-rope-layers": lambda f: f.has("model.no_rope_freq") and no_layers(f, "model.no_rope_freq"),
     "window-layers": lambda f: f.has("model.window_attn_skip_freq") and no_layers(f, "model.window_attn_skip_freq"),
+    "hybrid-layer-symbols": lambda f: bool(set(symbols(f)) - set("M*-E")),
+    "hybrid-layer-count": lambda f: f.has("model.hybrid_layer_pattern") and len(symbols(f)) != f.num("model.num_layers", 1),
+    "hybrid-layer-experts": lambda f: "E" in symbols(f) and not f.has("model.num_moe_experts"),
+    "hybrid-model-pattern": lambda f: f.on("model.is_hybrid_model") and not f.has("model.hybrid_layer_pattern"),
+    "hybrid-layer-lists": lambda f: f.has("model.hybrid_layer_pattern") and
+    any(f.has(f"model.{name}_freq") for name in ("short_conv", "linear_attention", "moe_layer")),
+    "mamba-heads": lambda f: f.has("model.hybrid_layer_pattern") and
+    (mamba_heads(f) < 1 or mamba_heads(f) % f.num("model.mamba_num_groups", 8) != 0),
+    "mamba-tensor-parallel": lambda f: f.has("model.hybrid_layer_pattern") and
+    f.num("model.mamba_num_groups", 8) % f.num("model.tensor_model_parallel_size", 1) != 0,
+    "mamba-context-parallel": lambda f: f.has("model.hybrid_layer_pattern") and f.num("model.context_parallel_size", 1) > 1,
     "linear-attention-layers": lambda f: f.has("model.linear_attention_freq") and no_layers(f, "model.linear_attention_freq"),
     "linear-attention-context-parallel": lambda f: f.has("model.linear_attention_freq") and f.num("model.context_parallel_size", 1) > 1,
     "short-conv-layers": lambda f: f.has("model.short_conv_freq") and no_layers(f, "model.short_conv_freq"),

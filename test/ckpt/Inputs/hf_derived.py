@@ -55,6 +55,8 @@ MODELS = [
                              "shared_expert_intermediate_size": 32, "partial_rotary_factor": 0.25}),
     ("qwen3_next_tiny", ["model.linear_attention_freq=[0,1,1,0]", "model.linear_conv_kernel_dim=3", "model.experimental_attention_variant=gdn"],
      {"layer_types": ["full_attention", "linear_attention", "linear_attention", "full_attention"], "linear_conv_kernel_dim": 3}),
+    ("nemotron_h_tiny", [], {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*", "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 4,
+                             "ssm_state_size": 16, "mlp_hidden_act": "relu2", "time_step_min": 1e-9, "num_hidden_layers": 4}),
     ("lfm2_tiny", [], {"model_type": "lfm2", "layer_types": ["conv", "conv", "full_attention", "conv"], "conv_L_cache": 3,
                        "block_auto_adjust_ff_dim": False, "intermediate_size": 160, "tie_word_embeddings": True}),
     ("lfm2_tiny", ["model.short_conv_freq=[2]", "model.short_conv_kernel_dim=5"],

@@ -93,6 +93,9 @@ def overlay(plan):
         said += f"moe_layer_freq = {[0] + [1] * (layers - 1)} "
     if len(linear := job.get("model.linear_attention_freq", [])) > 1:
         said += f"linear_attention_freq = {[int(each) for each in linear[:layers]]} "
+    if symbols := job.get("model.hybrid_layer_pattern"):
+        kinds = "".join(dict.fromkeys(symbols))
+        said += f'hybrid_layer_pattern = "{(kinds + symbols)[:layers]}" mamba_num_heads = 8 mamba_head_dim = 16 mamba_num_groups = 4 mamba_state_dim = 16 '
     if len(convs := job.get("model.short_conv_freq", [])) > 1:
         said += f"short_conv_freq = {[int(each) for each in convs[:layers]]} "
     return small.replace("model {", f"model {{ {said}", 1) if said else small

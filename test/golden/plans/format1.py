@@ -151,7 +151,7 @@ class Reader:
             param.wd = float(self.next())
         self.expect("init")
         param.init = self.next()
-        if param.init in ("normal", "constant", "log_uniform"):
+        if param.init not in ("zeros", "ones"):
             param.init += f" {float(self.next())!r}"
         self.found["params"].append(param)
 

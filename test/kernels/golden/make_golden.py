@@ -860,3 +860,75 @@ for data in (F32, BF16):
         causal_conv(data, begins, 4)
     delta_rule(data, ((0,), (0,)), 1)
     delta_rule(data, ((0, 1, 15), (0, 16, 18)), 2)
+
+
+def biased_conv(dtype, begins):
+    """causal_conv with a bias, as in transformers' NemotronHMamba2Mixer."""
+    positions, channels, taps = 7, 3, 4
+    inputs = [rand(dtype, 2, positions, channels), rand(dtype, channels, 1, taps), rand(dtype, channels)]
+    dy, leaves = rand(dtype, 2, positions, channels), [leaf(t) for t in inputs]
+    lx, lw, lb = leaves
+    y = torch.stack([torch.cat([F.silu(F.conv1d(lx[sample, first:end].T, lw, lb, padding=taps - 1, groups=channels)[:, :end - first].T)
+                                for first, end in zip(starts, (*starts[1:], positions))]) for sample, starts in enumerate(begins)])
+    y.backward(dy)
+    kind, attrs = kind_of(dtype, begins)
+    given = lambda case: case.given(inputs[0], dtype).given(inputs[1][:, 0], dtype).given(documents(begins, positions)).given(inputs[2], dtype)
+    given(Case(f"causal_conv_bias_{kind}", "causal_conv", **attrs)).wanted(y, 1e-6, dtype)
+    given(Case(f"causal_conv_bwd_bias_{kind}", "causal_conv_bwd", **attrs).given(dy, dtype)) \
+        .wanted(lx.grad, 2e-6, dtype).wanted(lw.grad[:, 0], 2e-6).wanted(lb.grad, 2e-6)
+
+
+def gated_norm(dtype, parts):
+    """The norm of groups behind a gate, as transformers' NemotronHRMSNormGated."""
+    rows, columns, eps = 5, 12, 1e-5
+    inputs = [rand(dtype, rows, columns), rand(dtype, rows, columns, scale=2), rand(dtype, columns)]
+    dy, leaves = rand(dtype, rows, columns), [leaf(t) for t in inputs]
+    gated = (leaves[0] * F.silu(leaves[1])).view(rows, parts, -1)
+    rstd = torch.rsqrt(gated.square().mean(-1) + eps)
+    y = leaves[2] * (gated * rstd[..., None]).flatten(1)
+    y.backward(dy)
+    given = lambda case: case.given(inputs[0], dtype).given(inputs[1], dtype).given(inputs[2], dtype)
+    name = f"{parts}_{NAMES[dtype]}"
+    given(Case(f"gated_norm_{name}", "gated_norm", eps=eps, parts=parts)).wanted(y, 2e-6, dtype).wanted(rstd, 1e-6)
+    back = given(Case(f"gated_norm_bwd_{name}", "gated_norm_bwd", parts=parts).given(dy, dtype)).given(rstd.detach())
+    back.wanted(leaves[0].grad, 4e-6, dtype).wanted(leaves[1].grad, 4e-6, dtype).wanted(leaves[2].grad, 4e-6)
+
+
+def state_scan(dtype, begins, each):
+    """Mamba-2, position by position, as its recurrence is defined; each group's B and C serve `each` heads."""
+    positions, groups, states, channels = 19, 2, 4, 3
+    heads, docs = groups * each, documents(begins, positions)
+    inputs = [rand(dtype, 2, positions, *shape) for shape in ((groups, states), (groups, states), (heads, channels), (heads,))]
+    inputs += [rand(F32, heads), rand(F32, heads), rand(F32, heads)]
+    dy = rand(dtype, 2, positions, heads, channels)
+    leaves = [leaf(t) for t in inputs]
+    q, k, x, dt, alog, bias, d = leaves
+    q, k, dt = q.repeat_interleave(each, 2), k.repeat_interleave(each, 2), F.softplus(dt + bias)
+    decay = (-alog.exp() * dt).exp()
+    state, rows = torch.zeros(2, heads, states, channels, dtype=F64), []
+    for s in range(positions):
+        state = state * (docs[:, s] != s)[:, None, None, None] * decay[:, s, :, None, None]
+        state = state + k[:, s, ..., None] * (dt[:, s, :, None] * x[:, s])[..., None, :]
+        rows.append(torch.einsum("bhk,bhkv->bhv", q[:, s], state) + d[:, None] * x[:, s])
+    y = torch.stack(rows, 1)
+    y.backward(dy)
+    kind, attrs = kind_of(dtype, begins)
+    types = [dtype] * 4 + [F32] * 3
+    def given(case):
+        for value, type_ in zip(inputs, types):
+            case.given(value, type_)
+        return case.given(docs)
+    given(Case(f"state_scan_{each}_{kind}", "state_scan", **attrs)).wanted(y, 2e-6, dtype)
+    back = given(Case(f"state_scan_bwd_{each}_{kind}", "state_scan_bwd", **attrs).given(dy, dtype))
+    for value, type_ in zip(leaves, types):
+        back.wanted(value.grad, 8e-6, type_)
+
+
+torch.manual_seed(2028)
+for data in (F32, BF16):
+    for begins in (((0,), (0,)), ((0, 1, 4), (0, 5, 6))):
+        biased_conv(data, begins)
+    for parts in (1, 3):
+        gated_norm(data, parts)
+    state_scan(data, ((0,), (0,)), 1)
+    state_scan(data, ((0, 1, 15), (0, 16, 18)), 2)

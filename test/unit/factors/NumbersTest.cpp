@@ -355,6 +355,8 @@ private:
       cut.attrs.outer = extent;
     if (key == AttrKey::inner)
       cut.attrs.inner = extent;
+    if (key == AttrKey::parts)
+      cut.attrs.parts = extent;
     if (key == AttrKey::num_groups && cut.attrs.num_groups > 0) {
       cut.attrs.num_heads = cut.attrs.num_heads / cut.attrs.num_groups * extent;
       cut.attrs.num_groups = extent;

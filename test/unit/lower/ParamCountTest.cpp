@@ -100,6 +100,7 @@ constexpr ReportedCount kReportedCounts[] = {
     {"exaone4/exaone4_1_2b", 1.279391488},
     {"exaone4/exaone4_32b", 32.003216384},
     {"qwen3_next/qwen3_next_80b_a3b", 79.674391296},
+    {"nemotron_h/nemotronh_8b", 8.100852736},
     {"lfm2/lfm2_350m", 0.354483968},
     {"lfm2/lfm2_700m", 0.742489344},
     {"lfm2/lfm2_1_2b", 1.170340608},

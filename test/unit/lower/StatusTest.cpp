@@ -169,6 +169,15 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 })",
+    // Mamba-2 mixers, attention, a feed-forward layer and experts, one part a layer.
+    R"(model nemotron_h { num_layers = 4  hidden_size = 32  num_attention_heads = 4  kv_channels = 8
+                          num_query_groups = 2  seq_length = 8  vocab_size = 61
+                          hybrid_layer_pattern = "M*-E"  num_moe_experts = 4
+                          moe_router_topk = 2  moe_ffn_hidden_size = 16  mamba_num_groups = 2
+                          mamba_head_dim = 8  mamba_state_dim = 8 }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
+       optimizer { lr = 1e-3 })",
     // A short convolution in every second layer.
     R"(model lfm2 { num_layers = 2  hidden_size = 32  num_attention_heads = 4  num_query_groups = 2
                     seq_length = 8  vocab_size = 61  short_conv_freq = [2] }
@@ -230,13 +239,11 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.gdp_",
     "model.hybrid_context_parallel",
     "model.linear_",
-    "model.mamba_",
     "model.max_seqlen_per_dp_cp_rank",
     "model.mhc_",
     "model.moe_token_dropping",
     "model.mup_",
     "model.qk_clip_",
-    "model.use_mamba_mem_eff_path",
     "optimizer.adaptive_muon_",
     "optimizer.soap_",
 };
@@ -289,6 +296,8 @@ std::vector<std::string> candidates(const OptionInfo &option) {
   if (option.opt == Opt::ClusterRates) // the file must exist
     return {"\"" SHARDC_SOURCE_DIR "/test/driver/Inputs/host.jsonl\""};
   std::vector<std::string> values = candidatesByType(option);
+  if (option.opt == Opt::ModelHybridLayerPattern)
+    values.push_back("\"MM*-\"");
   if (option.opt == Opt::TrainStepBatchSizeSchedule)
     values.push_back("\"0:4 64:8\"");
   if (option.opt == Opt::PeftExclude)
