@@ -14,9 +14,8 @@
 #include "kernels/cuda/delta_rule_tiles.cuh"
 
 namespace shardc::kernels::cuda {
+namespace delta {
 namespace {
-
-using namespace delta;
 
 /// t = (I + a)⁻¹ for the part of a below the diagonal: blocks of 16 rows on the diagonal by
 /// substitution, the others from them. `sums` has room for three blocks.
@@ -73,6 +72,51 @@ template <int K> struct Preparing {
   static_assert(kBytes <= kBytesMax);
 };
 
+/// P of a chunk, and its A in `a`, from the tiles of units.
+template <int K>
+__device__ __forceinline__ void multiplyUnits(const RuleChunks &c, const Chunk &chunk,
+                                              const Numbers &numbers, const Part &part, uint32_t q,
+                                              uint32_t k, float *a) {
+  float kk[4][4] = {}, qk[4][4] = {};
+  addProduct<K, Lies::Along, K, Lies::Along, K>(kk, k, part.row, k, part.column);
+  addProduct<K, Lies::Along, K, Lies::Along, K>(qk, q, part.row, k, part.column);
+  const Decays<4> decays(numbers, part);
+#pragma unroll
+  for (int n = 0; n < 4; ++n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = part.laneRow(half), j = part.laneColumn(n);
+      float reads[2], strengths[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float decay = i >= j + e ? decays.get(half, n, e) : 0.0f;
+        reads[e] = qk[n][2 * half + e] * decay;
+        strengths[e] = i > j + e ? decays.betas[half] * kk[n][2 * half + e] * decay : 0.0f;
+      }
+      setPair(c.reads + (chunk.index * kC + i) * kC + j, {reads[0], reads[1]});
+      *reinterpret_cast<float2 *>(a + i * kPitch + j) = {strengths[0], strengths[1]};
+    }
+}
+
+/// Writes T for the gradient, and T·β to a tile; multiplies the tile of keys by e^G.
+template <int K>
+__device__ __forceinline__ void scaleFactors(const RuleChunks &c, const Chunk &chunk,
+                                             const Numbers &numbers, const float *t,
+                                             uint32_t scaled, uint32_t k) {
+  for (int i = static_cast<int>(threadIdx.x); i < kC * kC / 2; i += kThreads) {
+    const int row = i / (kC / 2), column = i % (kC / 2) * 2;
+    const float2 x = {t[row * kPitch + column], t[row * kPitch + column + 1]};
+    setPair<kC>(scaled, row, column, {x.x * numbers.beta[column], x.y * numbers.beta[column + 1]});
+    if (c.inverse)
+      setPair(c.inverse + (chunk.index * kC + row) * kC + column, x);
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < kC * K / 2; i += kThreads) {
+    const int row = i / (K / 2), column = i % (K / 2) * 2;
+    const float2 x = pairOf<K>(k, row, column);
+    setPair<K>(k, row, column, {x.x * numbers.front[row], x.y * numbers.front[row]});
+  }
+}
+
 template <int K>
 __global__ void __launch_bounds__(kThreads, 3)
     prepareChunks(const __grid_constant__ Rule p, const __grid_constant__ RuleChunks c) {
@@ -101,11 +145,8 @@ __global__ void __launch_bounds__(kThreads, 3)
         packedPiece(x, numbers.back[i]);
   });
   __syncthreads();
-
   const Part part(kC / 2), wide(K / 2);
-  float kk[4][4] = {}, qk[4][4] = {};
-  addProduct<K, Lies::Along, K, Lies::Along, K>(kk, k, part.row, k, part.column);
-  addProduct<K, Lies::Along, K, Lies::Along, K>(qk, q, part.row, k, part.column);
+  multiplyUnits<K>(c, chunk, numbers, part, q, k, a);
   __syncthreads(); // all have read the queries, whose place values take
   const auto copyValues = [&](int from) {
     for (int i = 0; i < K / kC && from + i * kC < p.values; ++i)
@@ -113,40 +154,9 @@ __global__ void __launch_bounds__(kThreads, 3)
     endCopies();
   };
   copyValues(0);
-  const Decays<4> decays(numbers, part);
-#pragma unroll
-  for (int n = 0; n < 4; ++n)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int i = part.laneRow(half), j = part.laneColumn(n);
-      float reads[2], strengths[2];
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float decay = i >= j + e ? decays.get(half, n, e) : 0.0f;
-        reads[e] = qk[n][2 * half + e] * decay;
-        strengths[e] = i > j + e ? decays.betas[half] * kk[n][2 * half + e] * decay : 0.0f;
-      }
-      setPair(c.reads + (chunk.index * kC + i) * kC + j, {reads[0], reads[1]});
-      *reinterpret_cast<float2 *>(a + i * kPitch + j) = {strengths[0], strengths[1]};
-    }
-  __syncthreads();
   invert(a, t, rest);
-
-  // T·β takes the place of A, and the values that of queries.
-  const uint32_t scaled = sharedAddress(a);
-  for (int i = static_cast<int>(threadIdx.x); i < kC * kC / 2; i += kThreads) {
-    const int row = i / (kC / 2), column = i % (kC / 2) * 2;
-    const float2 x = {t[row * kPitch + column], t[row * kPitch + column + 1]};
-    setPair<kC>(scaled, row, column, {x.x * numbers.beta[column], x.y * numbers.beta[column + 1]});
-    if (c.inverse)
-      setPair(c.inverse + (chunk.index * kC + row) * kC + column, x);
-  }
-  for (int i = static_cast<int>(threadIdx.x); i < kC * K / 2; i += kThreads) {
-    const int row = i / (K / 2), column = i % (K / 2) * 2;
-    const float2 x = pairOf<K>(k, row, column);
-    const float factor = numbers.front[row];
-    setPair<K>(k, row, column, {x.x * factor, x.y * factor});
-  }
+  const uint32_t scaled = sharedAddress(a); // T·β takes the place of A
+  scaleFactors<K>(c, chunk, numbers, t, scaled, k);
   __syncthreads();
   float w[K / 16][4] = {};
   addProduct<kC, Lies::Along, K, Lies::Across, kC>(w, scaled, wide.row, k, wide.column);
@@ -170,7 +180,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
 }
 
-/// Copies a matrix of kC rows that lie one behind the other.
+/// Copies a matrix of kC rows that lie one after the other.
 template <int kColumns, int kCount>
 __device__ __forceinline__ void copyTile(uint32_t tile, const uint16_t *from, int64_t index) {
   copyRows<kColumns, kC, kCount>(tile, from + index * kC * kColumns, kColumns, 0, kC, kColumns);
@@ -318,27 +328,24 @@ template <int K> struct Differentiating {
   static_assert(kBytes <= kBytesMax);
 };
 
-template <int K>
-__global__ void __launch_bounds__(kMoreThreads)
-    differentiateChunks(const __grid_constant__ Rule p, const __grid_constant__ RuleChunks c) {
-  awaitPrevious();
-  extern __shared__ __align__(128) unsigned char memory[];
-  constexpr int kRows = Differentiating<K>::kRows;
-  const uint32_t tiles = sharedAddress(memory), inverse = tiles + Differentiating<K>::kTiles;
-  auto &numbers = *reinterpret_cast<Numbers *>(memory + Differentiating<K>::kTiles + kSquare);
-  auto &total = *reinterpret_cast<Sums *>(&numbers + 1);
-  const Chunk chunk(p, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
-                    static_cast<int>(blockIdx.z));
-  const Part part(kC / 4), wide(K / 4);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp,
-            warp = static_cast<int>(threadIdx.x) / kWarp;
-  copyTile<kC, kMoreThreads>(inverse, c.inverse, chunk.index);
-  chunk.load(p, numbers);
+/// The gradients of a chunk, as a thread of differentiateChunks has them.
+template <int K> struct Gradient {
+  const Rule &p;
+  const RuleChunks &c;
+  const Chunk &chunk;
+  const Numbers &numbers;
+  const uint32_t tiles, inverse; ///< addresses in shared memory; the latter has T
+  const Part part, wide;
+  float queries[K / 32][4] = {}, keys[K / 32][4] = {}; ///< of Q' and K', then of the units
+  float weights[K / 32][4] = {};                       ///< of W, then of β·k·e^G
+  float reads[2][4] = {}, strengths[2][4] = {};        ///< of P, and of -A
+  float ofBeta[2] = {}, ofRow[2] = {};                 ///< of β and G of the lane's rows
+  float ofColumn[2][2] = {}, all = 0;                  ///< of -G of its columns, and of G_C
 
-  // From the state and its gradient, 64 channels of v after the other.
-  float dq[K / 32][4] = {}, dk[K / 32][4] = {}, dw[K / 32][4] = {}, dp[2][4] = {}, da[2][4] = {};
-  float ofBeta[2] = {}, ofRow[2] = {}, all = 0; // of the lane's two rows; the gradient of G_C
-  for (int from = 0; from < p.values; from += kC) {
+  static constexpr int kRows = Differentiating<K>::kRows;
+
+  /// Adds what states and values in 64 channels of v, from channel `from` on, have.
+  __device__ __forceinline__ void addStates(int from) {
     const uint32_t dOut = tiles, u = dOut + kSquare, du = u + kSquare, values = du + kSquare,
                    dv = values + kSquare, s = dv + kSquare, ds = s + kRows;
     const int64_t at = chunk.index * kC * p.values + from,
@@ -352,10 +359,24 @@ __global__ void __launch_bounds__(kMoreThreads)
     endCopies();
     awaitCopies<0>();
     __syncthreads();
-    addProduct<kC, Lies::Along, kC, Lies::Along, kC>(dq, dOut, wide.row, s, wide.column);
-    addProduct<kC, Lies::Along, kC, Lies::Along, kC>(dw, du, wide.row, s, wide.column);
-    addProduct<kC, Lies::Along, kC, Lies::Along, kC>(dk, u, wide.row, ds, wide.column);
-    addProduct<kC, Lies::Along, kC, Lies::Along, kC>(dp, dOut, part.row, u, part.column);
+    constexpr Lies kAlong = Lies::Along;
+    addProduct<kC, kAlong, kC, kAlong, kC>(queries, dOut, wide.row, s, wide.column);
+    addProduct<kC, kAlong, kC, kAlong, kC>(weights, du, wide.row, s, wide.column);
+    addProduct<kC, kAlong, kC, kAlong, kC>(keys, u, wide.row, ds, wide.column);
+    addProduct<kC, kAlong, kC, kAlong, kC>(reads, dOut, part.row, u, part.column);
+    addValues(from, du, dv);
+    for (int i = static_cast<int>(threadIdx.x); i < K * kC / 2; i += kMoreThreads) {
+      const float2 x = pairOf<kC>(s, i / (kC / 2), i % (kC / 2) * 2),
+                   y = pairOf<kC>(ds, i / (kC / 2), i % (kC / 2) * 2);
+      all += numbers.front[kC - 1] * (x.x * y.x + x.y * y.y);
+    }
+    __syncthreads();
+    addProduct<kC, kAlong, kC, kAlong, kC>(strengths, dv, part.row, values, part.column);
+    __syncthreads();
+  }
+
+  /// The gradient of β·v goes to tile `dv`, and that of v is written.
+  __device__ __forceinline__ void addValues(int from, uint32_t du, uint32_t dv) {
     float gradient[2][4] = {};
     addProduct<kC, Lies::Across, kC, Lies::Across, kC>(gradient, inverse, part.row, du,
                                                        part.column);
@@ -370,133 +391,141 @@ __global__ void __launch_bounds__(kMoreThreads)
       ofBeta[half] += x.x * own.x + x.y * own.y;
       setPair(p.dv, of, {x.x * numbers.beta[i], x.y * numbers.beta[i]});
     });
-    for (int i = static_cast<int>(threadIdx.x); i < K * kC / 2; i += kMoreThreads) {
-      const float2 x = pairOf<kC>(s, i / (kC / 2), i % (kC / 2) * 2),
-                   y = pairOf<kC>(ds, i / (kC / 2), i % (kC / 2) * 2);
-      all += x.x * y.x + x.y * y.y;
-    }
+  }
+
+  /// Adds what W has, and computes the gradients of kkᵀ and qkᵀ, as tiles in the places of W and
+  /// its gradient. Leaves the units in tiles `q` and `k`.
+  __device__ __forceinline__ void addWeights(uint32_t q, uint32_t k) {
+    const uint32_t ofW = tiles, w = ofW + kRows, ofKeys = k + kRows;
+    copyTile<K, kMoreThreads>(w, c.weights, chunk.index);
+    chunk.copyKeys<K, kMoreThreads>(p, p.q, q);
+    chunk.copyKeys<K, kMoreThreads>(p, p.k, k);
+    endCopies();
+    forPairs(wide, weights, [&](int i, int j, float2 &x) {
+      setPair<K>(ofW, i, j, x);
+      x = {0, 0};
+    });
+    awaitCopies<0>();
     __syncthreads();
-    addProduct<kC, Lies::Along, kC, Lies::Along, kC>(da, dv, part.row, values, part.column);
+    makeUnits<K, kMoreThreads>(q, p.eps, rsqrtf(static_cast<float>(K)), [](int, int, auto &) {});
+    makeUnits<K, kMoreThreads>(k, p.eps, 1.0f, [](int, int, auto &) {});
+    addProduct<kC, Lies::Across, K, Lies::Across, kC>(weights, inverse, wide.row, ofW, wide.column);
+    forPairs(wide, weights, [&](int i, int j, float2 &x) { setPair<K>(ofKeys, i, j, x); });
+    __syncthreads();
+    addProduct<K, Lies::Along, K, Lies::Along, K>(strengths, ofKeys, part.row, w, part.column);
+    float kk[2][4] = {}, qk[2][4] = {};
+    addProduct<K, Lies::Along, K, Lies::Along, K>(kk, k, part.row, k, part.column);
+    addProduct<K, Lies::Along, K, Lies::Along, K>(qk, q, part.row, k, part.column);
+    __syncthreads();
+    differentiatePairs(kk, qk, ofW, w);
     __syncthreads();
   }
-  all *= numbers.front[kC - 1];
 
-  // From W: the gradient of β·k·e^G, and the rest of that of A.
-  const uint32_t ofW = tiles, w = ofW + kRows, q = w + kRows, k = q + kRows, ofKeys = k + kRows;
-  copyTile<K, kMoreThreads>(w, c.weights, chunk.index);
-  chunk.copyKeys<K, kMoreThreads>(p, p.q, q);
-  chunk.copyKeys<K, kMoreThreads>(p, p.k, k);
-  endCopies();
-  forPairs(wide, dw, [&](int i, int j, float2 &x) { setPair<K>(ofW, i, j, x); });
-  awaitCopies<0>();
-  __syncthreads();
-  makeUnits<K, kMoreThreads>(q, p.eps, rsqrtf(static_cast<float>(K)), [](int, int, auto &) {});
-  makeUnits<K, kMoreThreads>(k, p.eps, 1.0f, [](int, int, auto &) {});
-  float fromW[K / 32][4] = {};
-  addProduct<kC, Lies::Across, K, Lies::Across, kC>(fromW, inverse, wide.row, ofW, wide.column);
-  forPairs(wide, fromW, [&](int i, int j, float2 &x) { setPair<K>(ofKeys, i, j, x); });
-  __syncthreads();
-  addProduct<K, Lies::Along, K, Lies::Along, K>(da, ofKeys, part.row, w, part.column);
-  float kk[2][4] = {}, qk[2][4] = {};
-  addProduct<K, Lies::Along, K, Lies::Along, K>(kk, k, part.row, k, part.column);
-  addProduct<K, Lies::Along, K, Lies::Along, K>(qk, q, part.row, k, part.column);
-  __syncthreads();
-
-  // The gradients of kkᵀ and qkᵀ take the places of W and its gradient.
-  const uint32_t ofKk = ofW, ofQk = w;
-  const Decays<2> decays(numbers, part);
-  float ofColumn[2][2] = {};
+  __device__ __forceinline__ void differentiatePairs(const float (&kk)[2][4],
+                                                     const float (&qk)[2][4], uint32_t ofKk,
+                                                     uint32_t ofQk) {
+    const Decays<2> decays(numbers, part);
 #pragma unroll
-  for (int n = 0; n < 2; ++n)
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = part.laneRow(half), j = part.laneColumn(n);
+        float ofPair[2][2] = {};
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          if (i < j + e)
+            continue;
+          const float decay = decays.get(half, n, e), beta = decays.betas[half];
+          const int at = 2 * half + e;
+          ofPair[1][e] = reads[n][at] * decay;
+          float both = ofPair[1][e] * qk[n][at];
+          if (i > j + e) {
+            const float gradient = -strengths[n][at] * decay;
+            ofPair[0][e] = gradient * beta;
+            ofBeta[half] += gradient * kk[n][at];
+            both += gradient * beta * kk[n][at];
+          }
+          ofRow[half] += both, ofColumn[n][e] += both;
+        }
+        setPair<kC>(ofKk, i, j, {ofPair[0][0], ofPair[0][1]});
+        setPair<kC>(ofQk, i, j, {ofPair[1][0], ofPair[1][1]});
+      }
+  }
+
+  /// Writes the gradients of units.
+  __device__ __forceinline__ void writeUnits(uint32_t q, uint32_t k) {
+    const uint32_t ofKk = tiles, ofQk = tiles + kRows;
+    const auto write = [&](float *to, float(&sums)[K / 32][4]) {
+      forPairs(wide, sums, [&](int i, int j, float2 &x) {
+        if (chunk.has(p, i))
+          *reinterpret_cast<float2 *>(to + chunk.at(p, i) * K + j) = x;
+      });
+    };
+    forPairs(wide, queries, [&](int half, int i, int j, float2 &x) {
+      const float2 own = pairOf<K>(q, i, j);
+      x = {x.x * numbers.front[i], x.y * numbers.front[i]};
+      ofRow[half] += x.x * own.x + x.y * own.y;
+    });
+    addProduct<kC, Lies::Along, K, Lies::Across, kC>(queries, ofQk, wide.row, k, wide.column);
+    write(p.dq, queries);
+#pragma unroll
+    for (int n = 0; n < K / 32; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = wide.laneRow(half);
+        const float2 own = pairOf<K>(k, i, wide.laneColumn(n));
+        const float front = numbers.front[i], back = numbers.back[i], beta = numbers.beta[i];
+        float(&ofW)[4] = weights[n], (&ofK)[4] = keys[n];
+        const float dot = front * (ofW[2 * half] * own.x + ofW[2 * half + 1] * own.y);
+        const float kept = back * (ofK[2 * half] * own.x + ofK[2 * half + 1] * own.y);
+        ofBeta[half] += dot, ofRow[half] += beta * dot - kept, all += kept;
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e)
+          ofK[e] = ofK[e] * back + beta * front * ofW[e];
+      }
+    addProduct<kC, Lies::Across, K, Lies::Across, kC>(keys, ofQk, wide.row, q, wide.column);
+    addProduct<kC, Lies::Along, K, Lies::Across, kC>(keys, ofKk, wide.row, k, wide.column);
+    addProduct<kC, Lies::Across, K, Lies::Across, kC>(keys, ofKk, wide.row, k, wide.column);
+    write(p.dk, keys);
+  }
+
+  /// Adds the lanes of warps.
+  __device__ __forceinline__ void writeSums(Sums &total) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp,
+              warp = static_cast<int>(threadIdx.x) / kWarp;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int i = part.laneRow(half), j = part.laneColumn(n);
-      float ofPair[2][2] = {};
+#pragma unroll
+      for (int by = 1; by < 4; by *= 2) {
+        ofBeta[half] += __shfl_xor_sync(0xffffffffu, ofBeta[half], by);
+        ofRow[half] += __shfl_xor_sync(0xffffffffu, ofRow[half], by);
+      }
+      if (lane % 4 == 0) {
+        total.beta[warp / 4][part.laneRow(half)] = ofBeta[half];
+        total.row[warp / 4][part.laneRow(half)] = ofRow[half];
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        if (i < j + e)
-          continue;
-        const float pair = decays.get(half, n, e), beta = decays.betas[half];
-        float both = dp[n][2 * half + e] * qk[n][2 * half + e] * pair;
-        ofPair[1][e] = dp[n][2 * half + e] * pair;
-        if (i > j + e) {
-          const float gradient = -da[n][2 * half + e] * pair;
-          ofPair[0][e] = gradient * beta;
-          ofBeta[half] += gradient * kk[n][2 * half + e];
-          both += gradient * beta * kk[n][2 * half + e];
-        }
-        ofRow[half] += both, ofColumn[n][e] += both;
+#pragma unroll
+        for (int by = 4; by < kWarp; by *= 2)
+          ofColumn[n][e] += __shfl_xor_sync(0xffffffffu, ofColumn[n][e], by);
+        if (lane < 4)
+          total.column[warp % 4][part.laneColumn(n) + e] = ofColumn[n][e];
       }
-      setPair<kC>(ofKk, i, j, {ofPair[0][0], ofPair[0][1]});
-      setPair<kC>(ofQk, i, j, {ofPair[1][0], ofPair[1][1]});
-    }
-  __syncthreads();
-
-  forPairs(wide, dq, [&](int half, int i, int j, float2 &x) {
-    const float2 own = pairOf<K>(q, i, j);
-    const float front = numbers.front[i];
-    x = {x.x * front, x.y * front};
-    ofRow[half] += x.x * own.x + x.y * own.y;
-  });
-  addProduct<kC, Lies::Along, K, Lies::Across, kC>(dq, ofQk, wide.row, k, wide.column);
-  const auto write = [&](float *to, float(&sums)[K / 32][4]) {
-    forPairs(wide, sums, [&](int i, int j, float2 &x) {
-      if (chunk.has(p, i))
-        *reinterpret_cast<float2 *>(to + chunk.at(p, i) * K + j) = x;
-    });
-  };
-  write(p.dq, dq);
-#pragma unroll
-  for (int n = 0; n < K / 32; ++n)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int i = wide.laneRow(half);
-      const float2 own = pairOf<K>(k, i, wide.laneColumn(n));
-      const float front = numbers.front[i], back = numbers.back[i];
-      const float dot = fromW[n][2 * half] * own.x + fromW[n][2 * half + 1] * own.y;
-      const float kept = back * (dk[n][2 * half] * own.x + dk[n][2 * half + 1] * own.y);
-      ofBeta[half] += front * dot;
-      ofRow[half] += numbers.beta[i] * front * dot - kept;
-      all += kept;
-#pragma unroll
-      for (int e = 2 * half; e < 2 * half + 2; ++e)
-        dk[n][e] = dk[n][e] * back + numbers.beta[i] * front * fromW[n][e];
-    }
-  addProduct<kC, Lies::Across, K, Lies::Across, kC>(dk, ofQk, wide.row, q, wide.column);
-  addProduct<kC, Lies::Along, K, Lies::Across, kC>(dk, ofKk, wide.row, k, wide.column);
-  addProduct<kC, Lies::Across, K, Lies::Across, kC>(dk, ofKk, wide.row, k, wide.column);
-  write(p.dk, dk);
-
-  // The sums over rows, columns and the chunk, and with them the gradients of G and β.
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int by = 1; by < 4; by *= 2) {
-      ofBeta[half] += __shfl_xor_sync(0xffffffffu, ofBeta[half], by);
-      ofRow[half] += __shfl_xor_sync(0xffffffffu, ofRow[half], by);
-    }
-    if (lane % 4 == 0) {
-      total.beta[warp / 4][part.laneRow(half)] = ofBeta[half];
-      total.row[warp / 4][part.laneRow(half)] = ofRow[half];
-    }
+    all = warpSum(all);
+    if (lane == 0)
+      total.all[warp] = all;
   }
-#pragma unroll
-  for (int n = 0; n < 2; ++n)
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-#pragma unroll
-      for (int by = 4; by < kWarp; by *= 2)
-        ofColumn[n][e] += __shfl_xor_sync(0xffffffffu, ofColumn[n][e], by);
-      if (lane < 4)
-        total.column[warp % 4][part.laneColumn(n) + e] = ofColumn[n][e];
-    }
-#pragma unroll
-  for (int by = 1; by < kWarp; by *= 2)
-    all += __shfl_xor_sync(0xffffffffu, all, by);
-  if (lane == 0)
-    total.all[warp] = all;
-  __syncthreads();
-  const int i = static_cast<int>(threadIdx.x);
+};
+
+/// Writes da, db, and the chunk's terms of dalog and dbias, from the sums over its rows and
+/// columns.
+__device__ __forceinline__ void writeDecays(const Rule &p, const Chunk &chunk,
+                                            const Numbers &numbers, Sums &total) {
+  const int i = static_cast<int>(threadIdx.x), lane = i % kWarp;
   float ofSum = 0, beta = 0;
   if (i < kC) {
     for (int m = 0; m < 4; ++m)
@@ -513,8 +542,8 @@ __global__ void __launch_bounds__(kMoreThreads)
   if (i == kWarp)
     total.all[0] = ofSum;
   __syncthreads();
-  float sums[2] = {};
   if (i < kC) {
+    float sums[2] = {};
     if (i < kWarp)
       ofSum += total.all[0];
     if (chunk.has(p, i)) {
@@ -524,18 +553,41 @@ __global__ void __launch_bounds__(kMoreThreads)
       sums[0] = dLog * numbers.log[i], sums[1] = dLog * numbers.slope[i];
     }
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
-#pragma unroll
-      for (int by = 1; by < kWarp; by *= 2)
-        sums[m] += __shfl_xor_sync(0xffffffffu, sums[m], by);
-    if (lane == 0)
-      total.row[warp][0] = sums[0], total.row[warp][1] = sums[1];
+    for (int m = 0; m < 2; ++m) {
+      sums[m] = warpSum(sums[m]);
+      if (lane == 0)
+        total.row[i / kWarp][m] = sums[m];
+    }
   }
   __syncthreads();
   if (i < 2) {
     const int64_t of = chunk.sample * Chunk::ceilOf(p.length) + chunk.begin / kC;
     p.sums[(of * 2 + i) * p.heads + chunk.head] = total.row[0][i] + total.row[1][i];
   }
+}
+
+template <int K>
+__global__ void __launch_bounds__(kMoreThreads)
+    differentiateChunks(const __grid_constant__ Rule p, const __grid_constant__ RuleChunks c) {
+  awaitPrevious();
+  extern __shared__ __align__(128) unsigned char memory[];
+  constexpr int kRows = Differentiating<K>::kRows;
+  const uint32_t tiles = sharedAddress(memory), inverse = tiles + Differentiating<K>::kTiles;
+  auto &numbers = *reinterpret_cast<Numbers *>(memory + Differentiating<K>::kTiles + kSquare);
+  auto &total = *reinterpret_cast<Sums *>(&numbers + 1);
+  const Chunk chunk(p, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
+                    static_cast<int>(blockIdx.z));
+  copyTile<kC, kMoreThreads>(inverse, c.inverse, chunk.index);
+  chunk.load(p, numbers);
+  Gradient<K> gradient{p, c, chunk, numbers, tiles, inverse, Part(kC / 4), Part(K / 4)};
+  for (int from = 0; from < p.values; from += kC)
+    gradient.addStates(from);
+  const uint32_t q = tiles + 2 * kRows, k = q + kRows;
+  gradient.addWeights(q, k);
+  gradient.writeUnits(q, k);
+  gradient.writeSums(total);
+  __syncthreads();
+  writeDecays(p, chunk, numbers, total);
 }
 
 template <typename Kernel>
@@ -572,26 +624,29 @@ template <int K> void launchRuleBwd(const Call &call, const Rule &rule, const Ru
 }
 
 } // namespace
+} // namespace delta
 
 RuleChunks::RuleChunks(const Rule &rule, bool isGradient, host::Scratch &scratch) {
-  const int64_t count = rule.samples * rule.heads * ceilDiv(rule.length, kC);
-  const auto rows = [&](int64_t columns) { return scratch.take<uint16_t>(count * kC * columns); };
+  const int64_t count = rule.samples * rule.heads * ceilDiv(rule.length, kRuleChunk);
+  const auto rows = [&](int64_t columns) {
+    return scratch.take<uint16_t>(count * kRuleChunk * columns);
+  };
   queries = rows(rule.keys), keys = rows(rule.keys), weights = rows(rule.keys);
-  reads = rows(kC), values = rows(rule.values);
+  reads = rows(kRuleChunk), values = rows(rule.values);
   gains = scratch.take<float>(count);
   if (!isGradient)
     return;
-  inverse = rows(kC), news = rows(rule.values), dNews = rows(rule.values);
+  inverse = rows(kRuleChunk), news = rows(rule.values), dNews = rows(rule.values);
   states = scratch.take<uint16_t>(count * rule.keys * rule.values);
   dStates = scratch.take<uint16_t>(count * rule.keys * rule.values);
 }
 
 void launchRuleTiles(const Call &call, const Rule &rule, const RuleChunks &chunks) {
-  (rule.keys == 64 ? launchRule<64> : launchRule<128>)(call, rule, chunks);
+  (rule.keys == 64 ? delta::launchRule<64> : delta::launchRule<128>)(call, rule, chunks);
 }
 
 void launchRuleTilesBwd(const Call &call, const Rule &rule, const RuleChunks &chunks) {
-  (rule.keys == 64 ? launchRuleBwd<64> : launchRuleBwd<128>)(call, rule, chunks);
+  (rule.keys == 64 ? delta::launchRuleBwd<64> : delta::launchRuleBwd<128>)(call, rule, chunks);
 }
 
 } // namespace shardc::kernels::cuda

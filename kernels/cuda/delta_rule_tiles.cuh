@@ -8,8 +8,9 @@
 
 namespace shardc::kernels::cuda::delta {
 
-using namespace mma;
 using heads::exp2Of, heads::kLog2e;
+using mma::awaitCopies, mma::copyRows, mma::endCopies, mma::kPiece, mma::LaneRow, mma::loadMatrices,
+    mma::loadTransposed, mma::multiplyAdd, mma::pieceOf, mma::sharedAddress;
 
 constexpr int kC = kRuleChunk;
 constexpr int kThreads = 256, kMoreThreads = 512; ///< the latter in differentiateChunks
