@@ -83,7 +83,15 @@ GroupedKind groupedKindOf(const plan::Segment &segment, const plan::Op &op) {
   return kind;
 }
 
-bool isDelta(const plan::Op &op) { return plan::opInfo(op).workspace == plan::Workspace::Delta; }
+namespace {
+bool isScan(const plan::Op &op) {
+  return op.kind == OpKind::StateScan || op.kind == OpKind::StateScanBwd;
+}
+} // namespace
+
+bool isDelta(const plan::Op &op) {
+  return plan::opInfo(op).workspace == plan::Workspace::Delta || isScan(op);
+}
 
 const plan::Type &deltaQueriesOf(const plan::Segment &segment, const plan::Op &op) {
   return segment.values[op.operands[op.results.size() > 1]].type; // behind the result's gradient
@@ -92,7 +100,7 @@ const plan::Type &deltaQueriesOf(const plan::Segment &segment, const plan::Op &o
 DeltaKind deltaKindOf(const plan::Segment &segment, const plan::Op &op) {
   const plan::Type &q = deltaQueriesOf(segment, op);
   const plan::Type &v = segment.values[op.operands[op.results.size() > 1 ? 3 : 2]].type;
-  return {.type = q.dtype, .keys = q.shape[3], .values = v.shape[3]};
+  return {.type = q.dtype, .keys = q.shape[3], .values = v.shape[3], .isScan = isScan(op)};
 }
 
 GpuTraits traitsOf(const Device &device) {
@@ -134,7 +142,7 @@ const char *pathRefusalOf(KernelPath path, const Device &device, const plan::Seg
 
 std::string kernelsText(const Device &device, const plan::Plan &plan) {
   static constexpr std::array<std::string_view, kPathGroupCount> kNames = {
-      "attention", "experts", "Muon", "launches", "delta rules"};
+      "attention", "experts", "Muon", "launches", "recurrences"};
   struct Kernels {
     std::set<std::string> forward, backward;
   };

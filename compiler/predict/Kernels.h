@@ -28,10 +28,10 @@ AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op);
 bool isGrouped(const plan::Op &op);
 GroupedKind groupedKindOf(const plan::Segment &segment, const plan::Op &op);
 
-/// Whether the op is a delta rule or its gradient.
+/// Whether the op is a delta rule or a state scan, or its gradient.
 bool isDelta(const plan::Op &op);
 DeltaKind deltaKindOf(const plan::Segment &segment, const plan::Op &op);
-/// The type of the queries of a delta rule, [B,S,G,K].
+/// The type of its queries, [B,S,G,K].
 const plan::Type &deltaQueriesOf(const plan::Segment &segment, const plan::Op &op);
 
 /// What such a device offers with the software of a package, and the paths that the environment

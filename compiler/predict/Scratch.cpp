@@ -109,8 +109,8 @@ int64_t partScratch(const Device &device, const Segment &segment, const Op &op,
          (hasChunks ? 2 * k.bytes() : 0);
 }
 
-/// Workspace of the delta rule: on tensor cores, what delta_rule_tiles.cu keeps of chunks; on CUDA
-/// cores, states. Gradients also have those of units, by head.
+/// Workspace of delta rules and state scans: on tensor cores, what delta_rule_tiles.cu keeps of
+/// chunks; on CUDA cores, states. Gradients also have those of units, by head.
 int64_t deltaScratch(const Device &device, const Segment &segment, const Op &op) {
   constexpr int64_t kChunk = 64,
                     kEach = 64; // positions of a chunk, and between states on CUDA cores
@@ -166,6 +166,8 @@ int64_t factorsScratch(const Segment &segment, const Op &op) {
 
 int64_t scratchOf(const Device &device, const Segment &segment, const Op &op,
                   bool isDeterministic) {
+  if (isDelta(op))
+    return deltaScratch(device, segment, op);
   if (op.getInt(Key::fp8_recipe) != 0)
     return factorsScratch(segment, op);
   switch (plan::opInfo(op).workspace) {
@@ -176,8 +178,8 @@ int64_t scratchOf(const Device &device, const Segment &segment, const Op &op,
   case plan::Workspace::Attention:
     return plan::opInfo(op).hasSlices ? partScratch(device, segment, op, isDeterministic)
                                       : attentionScratch(device, segment, op, isDeterministic);
-  case plan::Workspace::Delta:
-    return deltaScratch(device, segment, op);
+  case plan::Workspace::Delta: // above
+    return 0;
   case plan::Workspace::Head:
     return headScratch(segment, op);
   case plan::Workspace::Matrices:

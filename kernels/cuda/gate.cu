@@ -51,7 +51,7 @@ void runGateBwd(const Call &call) {
   launchFlat(call, modeOf({&dy, &x, &g, &call.out[0], &call.out[1]}, 0), op, dy.numel());
 }
 
-constexpr int kThreads = 256, kSlabs = 64;
+constexpr int kGateThreads = 256, kSlabs = 64;
 
 /// `rows`: parts of all rows, of `cols` columns each.
 struct GatedNorm {
@@ -68,9 +68,9 @@ struct GatedNorm {
 
 __device__ __forceinline__ float siluOf(float z) { return z / (1.0f + expf(-z)); }
 
-__global__ void __launch_bounds__(kThreads) normGated(const GatedNorm p) {
+__global__ void __launch_bounds__(kGateThreads) normGated(const GatedNorm p) {
   awaitPrevious();
-  const int64_t row = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  const int64_t row = int64_t{blockIdx.x} * (kGateThreads / kWarp) + threadIdx.x / kWarp;
   if (row >= p.rows)
     return;
   auto gated = [&](int64_t c) {
@@ -86,31 +86,31 @@ __global__ void __launch_bounds__(kThreads) normGated(const GatedNorm p) {
     setElement(p.y, row * p.cols + c, gated(c) * rstd * p.weight(row, c));
 }
 
-__global__ void __launch_bounds__(kThreads) differentiateGated(const GatedNorm p) {
+__global__ void __launch_bounds__(kGateThreads) differentiateGated(const GatedNorm p) {
   awaitPrevious();
-  const int64_t row = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  const int64_t row = int64_t{blockIdx.x} * (kGateThreads / kWarp) + threadIdx.x / kWarp;
   if (row >= p.rows)
     return;
   const float rstd = p.rstd[row];
   float sum = 0;
   for (int64_t c = threadIdx.x % kWarp; c < p.cols; c += kWarp) {
     const int64_t at = row * p.cols + c;
-    sum += element(p.dy, at) * p.weight(row, c) * element(p.x, at) * siluOf(element(p.z, at)) * rstd;
+    sum +=
+        element(p.dy, at) * p.weight(row, c) * element(p.x, at) * siluOf(element(p.z, at)) * rstd;
   }
   const float mean = warpSum(sum) / static_cast<float>(p.cols);
   for (int64_t c = threadIdx.x % kWarp; c < p.cols; c += kWarp) {
     const int64_t at = row * p.cols + c;
     const float x = element(p.x, at), z = element(p.z, at), sigmoid = 1.0f / (1.0f + expf(-z));
-    const float d =
-        rstd * (element(p.dy, at) * p.weight(row, c) - x * z * sigmoid * rstd * mean);
+    const float d = rstd * (element(p.dy, at) * p.weight(row, c) - x * z * sigmoid * rstd * mean);
     setElement(p.y, at, d * z * sigmoid);
     setElement(p.dz, at, d * x * sigmoid * (1.0f + z * (1.0f - sigmoid)));
   }
 }
 
-__global__ void __launch_bounds__(kThreads) sumGated(const GatedNorm p) {
+__global__ void __launch_bounds__(kGateThreads) sumGated(const GatedNorm p) {
   awaitPrevious();
-  const int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x, columns = p.parts * p.cols;
+  const int64_t c = int64_t{blockIdx.x} * kGateThreads + threadIdx.x, columns = p.parts * p.cols;
   float sum = 0;
   for (int64_t row = blockIdx.y; c < columns && row < p.rows / p.parts; row += gridDim.y) {
     const int64_t at = row * columns + c;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) sumGated(const GatedNorm p) {
 }
 
 unsigned blocksOf(const GatedNorm &p) {
-  return static_cast<unsigned>(ceilDiv(p.rows, kThreads / kWarp));
+  return static_cast<unsigned>(ceilDiv(p.rows, kGateThreads / kWarp));
 }
 
 void runGatedNorm(const Call &call) {
@@ -132,7 +132,7 @@ void runGatedNorm(const Call &call) {
   p.rstd = static_cast<float *>(call.out[1].data);
   p.parts = static_cast<int>(call.attrs.parts), p.eps = static_cast<float>(call.attrs.eps);
   p.rows = x.rows() * p.parts, p.cols = x.cols() / p.parts;
-  launchKernel(normGated, blocksOf(p), kThreads, 0, queueOf(call), p);
+  launchKernel(normGated, blocksOf(p), kGateThreads, 0, queueOf(call), p);
 }
 
 struct NormBuffers {
@@ -149,9 +149,9 @@ void runGatedNormBwd(const Call &call, const NormBuffers &buffers) {
   p.y = dataOf(call.out[0]), p.dz = dataOf(call.out[1]);
   p.parts = static_cast<int>(call.attrs.parts);
   p.rows = x.rows() * p.parts, p.cols = x.cols() / p.parts;
-  launchKernel(differentiateGated, blocksOf(p), kThreads, 0, queueOf(call), p);
-  const dim3 grid(static_cast<unsigned>(ceilDiv(x.cols(), kThreads)), kSlabs);
-  launchKernel(sumGated, grid, kThreads, 0, queueOf(call), p);
+  launchKernel(differentiateGated, blocksOf(p), kGateThreads, 0, queueOf(call), p);
+  const dim3 grid(static_cast<unsigned>(ceilDiv(x.cols(), kGateThreads)), kSlabs);
+  launchKernel(sumGated, grid, kGateThreads, 0, queueOf(call), p);
   ColumnTargets targets = {};
   targets.out[0] = dataOf(call.out[2]);
   launchAddPartials(call, p.partials, kSlabs, 1, x.cols(), targets);

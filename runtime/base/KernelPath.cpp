@@ -129,6 +129,8 @@ const char *mmaRefusal(const GroupedKind &kind, const GpuTraits &) {
 }
 
 const char *mmaRefusal(const DeltaKind &kind, const GpuTraits &) {
+  if (kind.isScan)
+    return "state scans";
   if (kind.type != DType::BF16)
     return "not bf16";
   if (kind.keys != 64 && kind.keys != 128)

@@ -81,11 +81,12 @@ struct LaunchKind {
   static constexpr PathGroup kGroup = PathGroup::Launch;
 };
 
-/// The properties of a delta rule or its gradient.
+/// The properties of a delta rule or a state scan, or of its gradient.
 struct DeltaKind {
   static constexpr PathGroup kGroup = PathGroup::Delta;
   DType type = DType::F32;        ///< type of queries, keys and values
   int64_t keys = 64, values = 64; ///< head sizes
+  bool isScan = false;            ///< a state scan
 };
 
 /// Most groups of a grouped product, and longest side of a symmetric one, on tensor cores.
