@@ -24,7 +24,8 @@ import recorded
 HERE = pathlib.Path(__file__).resolve().parent
 JOBS = 2
 SECTIONS_SHOWN = 6
-NOT_COMPARED = re.compile(r"^(//|loc ).*\n|\bhash \w+$| loc \d+$", re.MULTILINE)  # and the sources, which come last
+# And the sources, which come last. Settings of the job show in what is compared, and each new one has a line in every plan.
+NOT_COMPARED = re.compile(r"^(//|loc ).*\n|^job \{\n(  .*\n)*\}\n|\bhash \w+$| loc \d+$", re.MULTILINE)
 
 
 def load(name):
@@ -39,7 +40,7 @@ def store(name, what):
 
 
 def digest(text, kept):
-    """The digest of a plan's text, without comments and recipe lines, and of `kept`, its entry in plans.json."""
+    """The digest of a plan's text, without comments, settings and recipe lines, and of `kept`, its entry in plans.json."""
     return hashlib.sha256((NOT_COMPARED.sub("", text.partition("\nsource ")[0]) + json.dumps(kept, sort_keys=True)).encode()).hexdigest()
 
 
