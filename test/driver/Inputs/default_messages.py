@@ -24,15 +24,12 @@ def judge(shardc, path, quiet):
         return f"status {done.returncode}: {done.stdout}{done.stderr}"
     if quiet:
         return done.stderr
-    lines = done.stderr.splitlines(keepends=True)
+    lines = [line for line in done.stderr.splitlines(keepends=True) if "a run sets the environment's" not in line]
     counts = re.compile(COUNTS.format(re.escape(path), re.escape(shlex.quote(path))))
     if lines and counts.fullmatch(lines[-1].rstrip("\n")):
         lines.pop()
     done.stderr = "".join(lines)
     first = done.stderr.partition("\n")[0]
-    while "a run sets the environment's" in first:
-        done.stderr = done.stderr.partition("\n")[2]
-        first = done.stderr.partition("\n")[0]
     if first and "warning:" not in first:
         return f"neither counts nor a warning: {first}"
     return "a remark in full" if "remark:" in done.stderr or "list them:" in done.stderr else ""
