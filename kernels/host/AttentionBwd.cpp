@@ -1,14 +1,15 @@
-// Gradients of attention (Attention.cpp). With P = exp(scale·q·kᵀ - lse) over visible keys, M the
-// factors of dropout and dP = M·(do·vᵀ):
-//   dv += (M·P)ᵀ·do, dS = scale·P·(dP - sum_j P_j·dP_j), dq = dS·k, dk += dSᵀ·q,
+// Gradients of attention and attention_part (Attention.cpp). With P = exp(scale·q·kᵀ - lse) over
+// visible keys, M the factors of dropout and dP = M·(do·vᵀ):
+//   dv += (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk += dSᵀ·q,
 // added over the queries of a group. With a soft cap c of scores x, dS is also multiplied by 1 -
-// tanh(x/c)². The sum over j is computed from the probabilities and not as do·o, so that the
-// rounding of o does not affect it. Data are f32, bf16 or f16 each. Products are fp32 through BLAS;
-// dk and dv are added in fp32 in the order of queries and rounded once. Limited like attention.
+// tanh(x/c)². delta is sum_j P_j·dP_j over all keys of the query. attention_bwd computes it from
+// the probabilities, so that the rounding of o does not affect it; attention_part_bwd, which has
+// some of the keys, as do·o, with o and lse of all parts joined. Data are f32, bf16 or f16 each.
+// Products are fp32 through BLAS; dk and dv are added in fp32 in the order of queries and rounded
+// once. Limited like attention.
 #include "kernels/host/Attention.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
-#include "kernels/host/Dropout.h"
 #include "kernels/host/Rows.h"
 
 #include <algorithm>
@@ -17,152 +18,160 @@
 namespace shardc::kernels::host {
 namespace {
 
-enum Operand { Do, Q, K, V, O, Lse, Docs, Samples, Operands };
+enum Operand { Do, Q, K, V, O, Lse };
 
 struct Buffers {
-  float *dOut, *q, *k, *v, *dq, *dk, *dv, *p, *dProbs, *factors, *slopes;
+  float *dOut, *o, *q, *k, *v, *dq, *dk, *dv, *p, *dProbs, *factors, *slopes;
+  int32_t *positions;
+};
 
-  Buffers(const Call &call, Scratch &scratch) {
-    AttentionExtents extents(call.in[Q], call.in[V]);
-    int64_t block = std::min(kQueryBlock, extents.positions);
-    int64_t keys = extents.positions * extents.channels;
-    int64_t values = extents.positions * extents.values;
-    dOut = scratch.takeUnlessF32(call.in[Do], block * extents.values);
-    q = scratch.takeUnlessF32(call.in[Q], block * extents.channels);
+template <bool kIsPart> struct BuffersOf : Buffers {
+  BuffersOf(const Call &call, Scratch &scratch) {
+    AttentionExtents e(call.in[Q], call.in[V]);
+    int64_t block = std::min(kQueryBlock, e.queries);
+    int64_t keys = e.keys * e.channels, values = e.keys * e.values;
+    dOut = scratch.takeUnlessF32(call.in[Do], block * e.values);
+    o = kIsPart ? scratch.takeUnlessF32(call.in[O], block * e.values) : nullptr;
+    q = scratch.takeUnlessF32(call.in[Q], block * e.channels);
     k = scratch.takeUnlessF32(call.in[K], keys);
     v = scratch.takeUnlessF32(call.in[V], values);
-    dq = scratch.takeUnlessF32(call.out[0], block * extents.channels);
+    dq = scratch.takeUnlessF32(call.out[0], block * e.channels);
     dk = scratch.take<float>(keys);
     dv = scratch.take<float>(values);
-    p = scratch.take<float>(block * extents.positions);
-    dProbs = scratch.take<float>(block * extents.positions);
-    factors = scratch.take<float>(extents.positions);
-    slopes = call.attrs.soft_cap > 0 ? scratch.take<float>(extents.positions) : nullptr;
+    p = scratch.take<float>(block * e.keys);
+    dProbs = scratch.take<float>(block * e.keys);
+    factors = scratch.take<float>(e.keys);
+    slopes = call.attrs.soft_cap > 0 ? scratch.take<float>(e.keys) : nullptr;
+    positions = scratch.take<int32_t>(VisibleKeys::positions(call, e));
   }
 };
 
-const char *acceptsAttentionBwd(const Call &call) {
-  return checkAttention(call, call.in[Q], call.in[V]);
-}
-
-/// One sample and query head: its operands, with the keys and values of its group.
+/// One sample and query head, with the keys and values of its group.
 struct Task {
   const Call &call;
-  const AttentionExtents &extents;
+  const VisibleKeys &visible;
+  const Dropout &dropout;
   const Buffers &buffers;
-  Head dOut, q, dq;
+  Head dOut, o, q, dq;
   Factor k, v;
-  const int32_t *docs;
-  int64_t sample; ///< number of the sample in the training run
   const float *lse;
-};
 
-/// Replaces scores in `p` by probabilities after dropout, and do·vᵀ in `dProbs` by gradients of
-/// scores.
-void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, KeySpan seen,
-                      float *p, float *dProbs) {
-  int64_t n = seen.end - seen.begin;
-  float lse = task.lse[query], scale = static_cast<float>(task.call.attrs.scale);
-  const auto cap = static_cast<float>(task.call.attrs.soft_cap);
-  const float *slopes = task.buffers.slopes;
-  if (cap > 0)
-    capScores(p, n, cap, task.buffers.slopes);
-  for (int64_t i = 0; i < n; ++i)
-    p[i] = std::exp(p[i] - lse);
-  const float *factors = task.buffers.factors;
-  if (dropout.isOn()) {
-    dropout.factors(task.sample, dropoutRow(task.call, task.extents, task.q.head, query),
-                    seen.begin, n, task.buffers.factors);
+  /// Replaces scores in `p` by probabilities after dropout, and do·vᵀ in `dProbs` by gradients of
+  /// scores. Both are 0 for keys that the query does not see.
+  void differentiateRow(int64_t query, KeySpan seen, float delta, float *p, float *dProbs) const {
+    const int64_t n = seen.size();
+    const float scale = static_cast<float>(call.attrs.scale);
+    const auto cap = static_cast<float>(call.attrs.soft_cap);
+    const float *factors = buffers.factors;
+    if (cap > 0)
+      capScores(p, n, cap, buffers.slopes);
     for (int64_t i = 0; i < n; ++i)
-      dProbs[i] *= factors[i];
-  }
-  float mean = static_cast<float>(dot(p, dProbs, n));
-  for (int64_t i = 0; i < n; ++i)
-    dProbs[i] = scale * p[i] * (dProbs[i] - mean);
-  if (cap > 0)
-    for (int64_t i = 0; i < n; ++i)
-      dProbs[i] *= slopes[i];
-  if (dropout.isOn())
-    for (int64_t i = 0; i < n; ++i)
-      p[i] *= factors[i];
-}
-
-/// Gradients of a block of queries of one head. Scores outside of a query's visible keys are set to
-/// 0 after the products, which always have the full width.
-void differentiateBlock(const Task &task, const Dropout &dropout, int64_t begin, int64_t end) {
-  const Buffers &buffers = task.buffers;
-  int64_t positions = task.extents.positions, rows = end - begin;
-  int64_t channels = task.extents.channels, values = task.extents.values;
-  KeySpan keys = visibleKeys(task.call.attrs, task.docs, positions, begin, end);
-  int64_t width = keys.end - keys.begin;
-  Factor k = {task.k.data + keys.begin * task.k.stride, task.k.stride};
-  Factor vT = {task.v.data + keys.begin * task.v.stride, task.v.stride, true};
-  Factor q = task.q.read(begin, end, buffers.q), dOut = task.dOut.read(begin, end, buffers.dOut);
-  gemm(rows, width, channels, static_cast<float>(task.call.attrs.scale), q,
-       {k.data, k.stride, true}, 0.0f, buffers.p, width);
-  gemm(rows, width, values, 1.0f, dOut, vT, 0.0f, buffers.dProbs, width);
-  for (int64_t query = begin; query < end; ++query) {
-    KeySpan seen = visibleKeys(task.call.attrs, task.docs, positions, query);
-    int64_t first = seen.begin - keys.begin, last = seen.end - keys.begin;
-    for (float *matrix : {buffers.p, buffers.dProbs}) {
-      float *row = matrix + (query - begin) * width;
-      std::fill(row, row + first, 0.0f);
-      std::fill(row + last, row + width, 0.0f);
+      p[i] = std::exp(p[i] - lse[query]);
+    if (dropout.isOn()) {
+      visible.factors(dropout, q.sample, q.head, query, seen, buffers.factors);
+      for (int64_t i = 0; i < n; ++i)
+        dProbs[i] *= factors[i];
     }
-    int64_t offset = (query - begin) * width + first;
-    differentiateRow(task, dropout, query, seen, buffers.p + offset, buffers.dProbs + offset);
+    if (!visible.isPart())
+      delta = static_cast<float>(dot(p, dProbs, n));
+    for (int64_t i = 0; i < n; ++i)
+      dProbs[i] = scale * p[i] * (dProbs[i] - delta);
+    if (cap > 0)
+      for (int64_t i = 0; i < n; ++i)
+        dProbs[i] *= buffers.slopes[i];
+    if (dropout.isOn())
+      for (int64_t i = 0; i < n; ++i)
+        p[i] *= factors[i];
+    if (visible.isPart())
+      for (int64_t i = 0; i < n; ++i)
+        if (!visible.sees(q.sample, query, seen.begin + i))
+          p[i] = dProbs[i] = 0.0f;
   }
-  float *dk = buffers.dk + keys.begin * channels, *dv = buffers.dv + keys.begin * values;
-  float *dq = task.dq.target(begin, buffers.dq);
-  gemm(width, values, rows, 1.0f, {buffers.p, width, true}, dOut, 1.0f, dv, values);
-  gemm(width, channels, rows, 1.0f, {buffers.dProbs, width, true}, q, 1.0f, dk, channels);
-  gemm(rows, channels, width, 1.0f, {buffers.dProbs, width}, k, 0.0f, dq, task.dq.targetStride());
-  task.dq.write(begin, end, dq, task.dq.targetStride());
-}
+
+  /// Gradients of a block of queries. Scores outside of a query's span are set to 0 after the
+  /// products, which always have the full width.
+  void differentiateBlock(int64_t begin, int64_t end) const {
+    const int64_t rows = end - begin, channels = q.channels, values = dOut.channels;
+    const KeySpan span = visible.of(q.sample, begin, end);
+    const int64_t width = span.size();
+    Factor keys = {k.data + span.begin * k.stride, k.stride};
+    Factor qRows = q.read(begin, end, buffers.q), dRows = dOut.read(begin, end, buffers.dOut);
+    Factor oRows = visible.isPart() ? o.read(begin, end, buffers.o) : Factor{};
+    gemm(rows, width, channels, static_cast<float>(call.attrs.scale), qRows,
+         {keys.data, keys.stride, true}, 0.0f, buffers.p, width);
+    gemm(rows, width, values, 1.0f, dRows, {v.data + span.begin * v.stride, v.stride, true}, 0.0f,
+         buffers.dProbs, width);
+    for (int64_t row = 0; row < rows; ++row) {
+      const KeySpan seen = visible.of(q.sample, begin + row);
+      const int64_t first = seen.begin - span.begin, last = seen.end - span.begin;
+      for (float *matrix : {buffers.p, buffers.dProbs}) {
+        std::fill(matrix + row * width, matrix + row * width + first, 0.0f);
+        std::fill(matrix + row * width + last, matrix + (row + 1) * width, 0.0f);
+      }
+      double delta = visible.isPart() ? dot(dRows.data + row * dRows.stride,
+                                            oRows.data + row * oRows.stride, values)
+                                      : 0;
+      int64_t at = row * width + first;
+      differentiateRow(begin + row, seen, static_cast<float>(delta), buffers.p + at,
+                       buffers.dProbs + at);
+    }
+    float *to = dq.target(begin, buffers.dq);
+    gemm(width, values, rows, 1.0f, {buffers.p, width, true}, dRows, 1.0f,
+         buffers.dv + span.begin * values, values);
+    gemm(width, channels, rows, 1.0f, {buffers.dProbs, width, true}, qRows, 1.0f,
+         buffers.dk + span.begin * channels, channels);
+    gemm(rows, channels, width, 1.0f, {buffers.dProbs, width}, keys, 0.0f, to, dq.targetStride());
+    dq.write(begin, end, to, dq.targetStride());
+  }
+};
 
 /// dk and dv of a group are summed in fp32 over all query heads of the group before they are
 /// rounded once.
-void runAttentionBwd(const Call &call, const Buffers &buffers) {
-  AttentionExtents extents(call.in[Q], call.in[V]);
-  Dropout dropout(call.attrs);
-  const int32_t *docs = static_cast<const int32_t *>(call.in[Docs].data);
-  const int64_t *samples = static_cast<const int64_t *>(call.in[Samples].data);
-  const float *lse = static_cast<const float *>(call.in[Lse].data);
-  int64_t positions = extents.positions, perGroup = extents.heads / extents.groups;
-  auto headOf = [&](const Tensor &tensor, int64_t b, int64_t head, int64_t heads) {
-    int64_t channels = tensor.numel() / extents.batch / positions / heads;
-    return Head{tensor, b, head, positions, heads, channels};
-  };
-  for (int64_t b = 0; b < extents.batch; ++b)
-    for (int64_t group = 0; group < extents.groups; ++group) {
-      Factor k = headOf(call.in[K], b, group, extents.groups).read(0, positions, buffers.k);
-      Factor v = headOf(call.in[V], b, group, extents.groups).read(0, positions, buffers.v);
-      std::fill_n(buffers.dk, positions * extents.channels, 0.0f);
-      std::fill_n(buffers.dv, positions * extents.values, 0.0f);
-      for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head) {
+template <bool kIsPart> void runAttentionBwd(const Call &call, const BuffersOf<kIsPart> &buffers) {
+  constexpr AttentionOp kOp = {kIsPart, true};
+  const AttentionExtents e = kOp.extents(call);
+  const VisibleKeys visible(call, kOp, buffers.positions);
+  const Dropout dropout(call.attrs);
+  const auto *lse = static_cast<const float *>(call.in[Lse].data);
+  for (int64_t b = 0; b < e.batch; ++b)
+    for (int64_t group = 0; group < e.groups; ++group) {
+      auto ofKeys = [&](const Tensor &tensor) { return Head(tensor, b, group, e.keys, e.groups); };
+      Factor k = ofKeys(call.in[K]).read(0, e.keys, buffers.k);
+      Factor v = ofKeys(call.in[V]).read(0, e.keys, buffers.v);
+      std::fill_n(buffers.dk, e.keys * e.channels, 0.0f);
+      std::fill_n(buffers.dv, e.keys * e.values, 0.0f);
+      for (int64_t head = group * e.perGroup; head < (group + 1) * e.perGroup; ++head) {
+        auto ofQueries = [&](const Tensor &tensor) {
+          return Head(tensor, b, head, e.queries, e.heads);
+        };
         Task task = {call,
-                     extents,
+                     visible,
+                     dropout,
                      buffers,
-                     headOf(call.in[Do], b, head, extents.heads),
-                     headOf(call.in[Q], b, head, extents.heads),
-                     headOf(call.out[0], b, head, extents.heads),
+                     ofQueries(call.in[Do]),
+                     ofQueries(call.in[O]),
+                     ofQueries(call.in[Q]),
+                     ofQueries(call.out[0]),
                      k,
                      v,
-                     docs + b * positions,
-                     samples[b],
-                     lse + (b * extents.heads + head) * positions};
-        for (int64_t begin = 0; begin < positions; begin += kQueryBlock)
-          differentiateBlock(task, dropout, begin, std::min(begin + kQueryBlock, positions));
+                     lse + (b * e.heads + head) * e.queries};
+        for (int64_t begin = 0; begin < e.queries; begin += kQueryBlock)
+          task.differentiateBlock(begin, std::min(begin + kQueryBlock, e.queries));
       }
-      headOf(call.out[1], b, group, extents.groups)
-          .write(0, positions, buffers.dk, extents.channels);
-      headOf(call.out[2], b, group, extents.groups).write(0, positions, buffers.dv, extents.values);
+      ofKeys(call.out[1]).write(0, e.keys, buffers.dk, e.channels);
+      ofKeys(call.out[2]).write(0, e.keys, buffers.dv, e.values);
     }
+}
+
+template <bool kIsPart> const char *acceptsAttentionBwd(const Call &call) {
+  return AttentionOp{kIsPart, true}.refusal(call);
 }
 
 } // namespace
 
 const Kernel kAttentionBwd =
-    kernelOf<OpKind::AttentionBwd, acceptsAttentionBwd>(withBuffers<runAttentionBwd>);
+    kernelOf<OpKind::AttentionBwd, acceptsAttentionBwd<false>>(withBuffers<runAttentionBwd<false>>);
+const Kernel kAttentionPartBwd = kernelOf<OpKind::AttentionPartBwd, acceptsAttentionBwd<true>>(
+    withBuffers<runAttentionBwd<true>>);
 
 } // namespace shardc::kernels::host
