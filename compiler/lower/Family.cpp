@@ -6,16 +6,12 @@
 #include <map>
 
 #include "compiler/config/Adapted.h"
-#include "compiler/model/DeltaNet.h"
 #include "compiler/model/DenseMlp.h"
 #include "compiler/model/Embedding.h"
-#include "compiler/model/GqaAttention.h"
 #include "compiler/model/Head.h"
-#include "compiler/model/Mamba.h"
-#include "compiler/model/MlaAttention.h"
+#include "compiler/model/Mixers.h"
 #include "compiler/model/MoeMlp.h"
 #include "compiler/model/MtpBlock.h"
-#include "compiler/model/ShortConv.h"
 #include "runtime/base/DType.h"
 #include "runtime/base/Preference.h"
 
@@ -266,23 +262,21 @@ private:
   }
 
   /// The module that mixes positions, and the name of the norm before it.
-  std::pair<const char *, std::unique_ptr<model::Module>> mixerOf(const LayerKind &kind) const {
+  std::pair<const char *, std::unique_ptr<const model::Module>>
+  mixerOf(const LayerKind &kind) const {
     switch (kind.parts.mixer) {
     case Mixer::None:
       break;
     case Mixer::Attention:
-      return {"self_attention.linear_qkv.layer_norm_",
-              std::make_unique<model::GqaAttention>(gqa(kind))};
+      return {"self_attention.linear_qkv.layer_norm_", model::makeMixer(gqa(kind))};
     case Mixer::Latent:
-      return {"input_layernorm.", std::make_unique<model::MlaAttention>(mla(kind))};
+      return {"input_layernorm.", model::makeMixer(mla(kind))};
     case Mixer::ShortConv:
-      return {"short_conv.in_proj.layer_norm_",
-              std::make_unique<model::ShortConv>(shortConv(kind))};
+      return {"short_conv.in_proj.layer_norm_", model::makeMixer(shortConv(kind))};
     case Mixer::DeltaNet:
-      return {"self_attention.in_proj.layer_norm_",
-              std::make_unique<model::DeltaNet>(deltaNet(kind))};
+      return {"self_attention.in_proj.layer_norm_", model::makeMixer(deltaNet(kind))};
     case Mixer::Mamba:
-      return {"mixer.in_proj.layer_norm_", std::make_unique<model::Mamba>(mamba(kind))};
+      return {"mixer.in_proj.layer_norm_", model::makeMixer(mamba(kind))};
     }
     return {};
   }

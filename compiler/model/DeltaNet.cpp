@@ -1,4 +1,7 @@
-#include "compiler/model/DeltaNet.h"
+// A gated delta net in place of attention, as in Qwen3-Next: products of the hidden state give
+// queries, keys and values, which are convolved along the sequence, and the decay, strength and
+// gate of each value head.
+#include "compiler/model/Mixers.h"
 
 #include "compiler/model/Forward.h"
 
@@ -9,80 +12,99 @@ using plan::OpKind;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-static constexpr const char *kParts[] = {"query", "key", "value", "z", "beta", "alpha"};
-static constexpr const char *kLog = "self_attention.A_log", *kBias = "self_attention.dt_bias";
-static constexpr size_t kConvolved = 3, kGates = 3, kStrengths = 4, kDecays = 5;
-static constexpr double kUnitEps = 1e-6, kMaxRate = 16;
+namespace {
 
-static std::string filterOf(size_t part) {
+constexpr const char *kParts[] = {"query", "key", "value", "z", "beta", "alpha"};
+constexpr const char *kLog = "self_attention.A_log", *kBias = "self_attention.dt_bias";
+constexpr size_t kConvolved = 3, kGates = 3, kStrengths = 4, kDecays = 5;
+constexpr double kUnitEps = 1e-6, kMaxRate = 16;
+
+std::string filterOf(size_t part) {
   return std::string("self_attention.conv1d.weight.") + kParts[part];
 }
 
-DeltaNet::DeltaNet(const DeltaNetSettings &settings)
-    : s_(settings), out_{ParamKind::Projection, "self_attention.out_proj", s_.hidden,
-                         times(s_.valueHeads, s_.valueSize)},
-      norm_({false, false, s_.normEps}, s_.valueSize, "self_attention.out_norm.", "o.normed") {
-  const int64_t keys = times(s_.keyHeads, s_.keySize), values = out_.in;
-  const int64_t rows[] = {keys, keys, values, values, s_.valueHeads, s_.valueHeads};
-  for (size_t i = 0; i < in_.size(); ++i) {
-    in_[i] = {i < kStrengths ? ParamKind::DeltaIn : ParamKind::DeltaGate, "self_attention.in_proj",
-              rows[i], s_.hidden};
-    in_[i].part = std::string(".") + kParts[i], in_[i].initStd = s_.initStd;
+/// x and the result are [B,S,hidden].
+class DeltaNet : public Module {
+public:
+  explicit DeltaNet(const DeltaNetSettings &settings)
+      : s_(settings), out_{ParamKind::Projection, "self_attention.out_proj", s_.hidden,
+                           times(s_.valueHeads, s_.valueSize)},
+        norm_({false, false, s_.normEps}, s_.valueSize, "self_attention.out_norm.", "o.normed") {
+    const int64_t keys = times(s_.keyHeads, s_.keySize), values = out_.in;
+    const int64_t rows[] = {keys, keys, values, values, s_.valueHeads, s_.valueHeads};
+    for (size_t i = 0; i < in_.size(); ++i) {
+      in_[i] = {i < kStrengths ? ParamKind::DeltaIn : ParamKind::DeltaGate,
+                "self_attention.in_proj", rows[i], s_.hidden};
+      in_[i].part = std::string(".") + kParts[i], in_[i].initStd = s_.initStd;
+    }
+    out_.initStd = s_.residualStd, out_.cut = Linear::Sum;
+    out_.adapter = s_.adapters.find(out_.stem, out_.in);
   }
-  out_.initStd = s_.residualStd, out_.cut = Linear::Sum;
-  out_.adapter = s_.adapters.find(out_.stem, out_.in);
-}
 
-/// Rates of decay begin with uniform numbers from 1 to 16, and biases with 1, as upstream. Both are
-/// fp32, because a state multiplies decays over thousands of positions.
-void DeltaNet::declare(Params &params) const {
-  for (const Linear &linear : in_)
-    linear.declare(params);
-  for (size_t i = 0; i < kConvolved; ++i)
-    params.push_back({ParamKind::Conv,
-                      filterOf(i),
-                      {in_[i].out, s_.taps},
-                      plan::InitKind::Normal,
-                      s_.initStd,
-                      TensorSplit{}});
-  for (auto [name, init, value] : {std::tuple(kLog, plan::InitKind::LogUniform, kMaxRate),
-                                   std::tuple(kBias, plan::InitKind::Constant, 1.0)}) {
-    params.push_back({ParamKind::Decay, name, {s_.valueHeads}, init, value, TensorSplit{}});
-    params.back().isExact = true;
+  /// Rates of decay begin with uniform numbers from 1 to 16, and biases with 1, as upstream. Both
+  /// are fp32, because a state multiplies decays over thousands of positions.
+  void declare(Params &params) const override {
+    for (const Linear &linear : in_)
+      linear.declare(params);
+    for (size_t i = 0; i < kConvolved; ++i)
+      params.push_back({ParamKind::Conv,
+                        filterOf(i),
+                        {in_[i].out, s_.taps},
+                        plan::InitKind::Normal,
+                        s_.initStd,
+                        TensorSplit{}});
+    for (auto [name, init, value] : {std::tuple(kLog, plan::InitKind::LogUniform, kMaxRate),
+                                     std::tuple(kBias, plan::InitKind::Constant, 1.0)}) {
+      params.push_back({ParamKind::Decay, name, {s_.valueHeads}, init, value, TensorSplit{}});
+      params.back().isExact = true;
+    }
+    norm_.declare(params);
+    out_.declare(params);
   }
-  norm_.declare(params);
-  out_.declare(params);
-}
 
-ValueId DeltaNet::convolved(Forward &to, ValueId x, size_t part) const {
-  const int64_t b = to.settings().microBatch, s = to.settings().seqLength;
-  const int64_t size = part < 2 ? s_.keySize : s_.valueSize, columns = in_[part].out;
-  const std::string name = kParts[part];
-  ValueId rows = in_[part].apply(to, x, (name + ".in").c_str());
-  Op conv = to.op(OpKind::CausalConv, {rows, to.weight(filterOf(part)), to.batch().docs});
-  conv.set(Key::reset_mask, int64_t{s_.resetMask});
-  rows =
-      to.emit(std::move(conv), to.name((name + ".conv").c_str()), to.activations({b, s, columns}));
-  return to.reshaped(rows, name.c_str(), {b, s, columns / size, size});
-}
+  ValueId forward(Forward &to, ValueId x) const override {
+    const int64_t b = to.settings().microBatch, s = to.settings().seqLength;
+    std::array<ValueId, kConvolved> heads;
+    for (size_t i = 0; i < kConvolved; ++i)
+      heads[i] = convolved(to, x, i);
+    ValueId z = in_[kGates].apply(to, x, "z.in"), beta = in_[kStrengths].apply(to, x, "beta"),
+            alpha = in_[kDecays].apply(to, x, "alpha");
+    Op rule = to.op(OpKind::DeltaRule, {heads[0], heads[1], heads[2], alpha, beta, to.weight(kLog),
+                                        to.weight(kBias), to.batch().docs});
+    rule.set(Key::eps, kUnitEps).set(Key::reset_mask, int64_t{s_.resetMask});
+    ValueId o = to.emit(std::move(rule), to.name("o"), to.typeOf(heads[2]));
+    z = to.reshaped(z, "z", {b, s, s_.valueHeads, s_.valueSize});
+    Op gate = to.op(OpKind::Gate, {norm_.forward(to, o), z});
+    gate.set(Key::silu, int64_t{1});
+    o = to.emit(std::move(gate), to.name("gated"), to.typeOf(o));
+    o = to.reshaped(o, "gated.rows", {b, s, out_.in});
+    return to.dropout(out_.apply(to, o, "proj"), s_.hiddenDropout, "proj.drop");
+  }
 
-ValueId DeltaNet::forward(Forward &to, ValueId x) const {
-  const int64_t b = to.settings().microBatch, s = to.settings().seqLength;
-  std::array<ValueId, kConvolved> heads;
-  for (size_t i = 0; i < kConvolved; ++i)
-    heads[i] = convolved(to, x, i);
-  ValueId z = in_[kGates].apply(to, x, "z.in"), beta = in_[kStrengths].apply(to, x, "beta"),
-          alpha = in_[kDecays].apply(to, x, "alpha");
-  Op rule = to.op(OpKind::DeltaRule, {heads[0], heads[1], heads[2], alpha, beta, to.weight(kLog),
-                                      to.weight(kBias), to.batch().docs});
-  rule.set(Key::eps, kUnitEps).set(Key::reset_mask, int64_t{s_.resetMask});
-  ValueId o = to.emit(std::move(rule), to.name("o"), to.typeOf(heads[2]));
-  z = to.reshaped(z, "z", {b, s, s_.valueHeads, s_.valueSize});
-  Op gate = to.op(OpKind::Gate, {norm_.forward(to, o), z});
-  gate.set(Key::silu, int64_t{1});
-  o = to.emit(std::move(gate), to.name("gated"), to.typeOf(o));
-  o = to.reshaped(o, "gated.rows", {b, s, out_.in});
-  return to.dropout(out_.apply(to, o, "proj"), s_.hiddenDropout, "proj.drop");
+private:
+  /// Queries, keys or values [B,S,heads,size]: a product, convolved.
+  ValueId convolved(Forward &to, ValueId x, size_t part) const {
+    const int64_t b = to.settings().microBatch, s = to.settings().seqLength;
+    const int64_t size = part < 2 ? s_.keySize : s_.valueSize, columns = in_[part].out;
+    const std::string name = kParts[part];
+    ValueId rows = in_[part].apply(to, x, (name + ".in").c_str());
+    Op conv = to.op(OpKind::CausalConv, {rows, to.weight(filterOf(part)), to.batch().docs});
+    conv.set(Key::reset_mask, int64_t{s_.resetMask});
+    rows = to.emit(std::move(conv), to.name((name + ".conv").c_str()),
+                   to.activations({b, s, columns}));
+    return to.reshaped(rows, name.c_str(), {b, s, columns / size, size});
+  }
+
+  DeltaNetSettings s_;
+  std::array<Linear, 6> in_; ///< queries, keys, values, gates, strengths, decays
+  Linear out_;
+  Norm norm_;
+};
+
+} // namespace
+
+std::unique_ptr<const Module> makeMixer(const DeltaNetSettings &settings) {
+  return std::make_unique<DeltaNet>(settings);
 }
 
 } // namespace shardc::model
