@@ -12,8 +12,7 @@
 #include "runtime/data/ByteTokenizer.h"
 #include "runtime/data/GptSource.h"
 #include "runtime/data/IndexedDataset.h"
-#include "runtime/data/PackedSource.h"
-#include "runtime/data/SyntheticSource.h"
+#include "runtime/data/Sources.h"
 
 namespace shardc::data {
 namespace {
@@ -154,10 +153,8 @@ private:
       if (!wanted(split))
         continue;
       ASSIGN_OR_RETURN(
-          auto source,
-          SyntheticSource::create(config_.vocabSize, config_.sequenceLength, config_.seed, split));
-      sets.sources[static_cast<size_t>(split)] =
-          std::make_unique<SyntheticSource>(std::move(source));
+          sets.sources[static_cast<size_t>(split)],
+          data::openSynthetic(config_.vocabSize, config_.sequenceLength, config_.seed, split));
     }
     return Status::ok();
   }
@@ -241,10 +238,8 @@ private:
       files = std::make_shared<const PackFiles>(std::move(opened));
     }
     ASSIGN_OR_RETURN(auto packs, documentsOf(path, split, range, files->numPacks()));
-    ASSIGN_OR_RETURN(auto source,
-                     PackedSource::create(files, packs.first, packs.second, config_.sequenceLength,
-                                          config_.vocabSize, config_.pairs));
-    return std::unique_ptr<DataSource>(std::move(source));
+    return data::openPacks(files, packs.first, packs.second, config_.sequenceLength,
+                           config_.vocabSize, config_.pairs);
   }
 
   /// Opens one dataset as a GPT source: its documents of the split, cut into sequences of the

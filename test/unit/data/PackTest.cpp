@@ -5,8 +5,8 @@
 
 #include "runtime/data/DataSets.h"
 #include "runtime/data/PackFiles.h"
-#include "runtime/data/PackedSource.h"
 #include "runtime/data/Packing.h"
+#include "runtime/data/Sources.h"
 #include "test/unit/data/TestData.h"
 #include "test/unit/host/AllocationCount.h"
 
@@ -103,11 +103,10 @@ std::string writePacks(const TempFolder &folder, const std::string &manifest = {
   return prefix;
 }
 
-std::unique_ptr<PackedSource> sourceOf(const std::string &prefix, int64_t length) {
+std::unique_ptr<DataSource> sourceOf(const std::string &prefix, int64_t length) {
   auto files = PackFiles::open(prefix);
   EXPECT_TRUE(files.isOk()) << files.status().message();
-  auto source =
-      PackedSource::create(std::make_shared<const PackFiles>(std::move(*files)), 0, 2, length, 100);
+  auto source = openPacks(std::make_shared<const PackFiles>(std::move(*files)), 0, 2, length, 100);
   EXPECT_TRUE(source.isOk()) << source.status().message();
   return std::move(*source);
 }
@@ -148,7 +147,7 @@ TEST(PackedSource, RefusesPacksOfAnotherLengthOrVocabulary) {
   for (const Case &one : {Case{8, 100, "'model.seq_length' is 8"},
                           {5, 100, "--length=5 --overlong=drop"},
                           {6, 99, "'model.vocab_size' is 99"}}) {
-    auto source = PackedSource::create(shared, 0, 2, one.length, one.vocab);
+    auto source = openPacks(shared, 0, 2, one.length, one.vocab);
     ASSERT_FALSE(source.isOk());
     EXPECT_NE(source.status().message().find(one.text), std::string::npos)
         << source.status().message();

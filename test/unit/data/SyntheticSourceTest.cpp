@@ -1,35 +1,35 @@
-#include "runtime/data/SyntheticSource.h"
+#include "runtime/data/Sources.h"
 
 #include "test/unit/data/TestData.h"
 
 namespace shardc::data {
 namespace {
 
-SyntheticSource make(uint64_t seed, Split split) {
-  Result<SyntheticSource> source = SyntheticSource::create(1000, 64, seed, split);
+std::unique_ptr<DataSource> make(uint64_t seed, Split split) {
+  Result<std::unique_ptr<DataSource>> source = openSynthetic(1000, 64, seed, split);
   EXPECT_TRUE(source.isOk());
-  return *source;
+  return std::move(*source);
 }
 
 TEST(SyntheticSource, DependsOnSeedSplitAndIndexAlone) {
-  std::vector<int64_t> text = textOf(make(1, Split::Train), 5);
-  EXPECT_EQ(text, textOf(make(1, Split::Train), 5));
-  EXPECT_NE(text, textOf(make(1, Split::Train), 6));
-  EXPECT_NE(text, textOf(make(2, Split::Train), 5));
-  EXPECT_NE(text, textOf(make(1, Split::Valid), 5));
-  EXPECT_NE(text, textOf(make(1, Split::Train), 5 + (int64_t{1} << 32)));
+  std::vector<int64_t> text = textOf(*make(1, Split::Train), 5);
+  EXPECT_EQ(text, textOf(*make(1, Split::Train), 5));
+  EXPECT_NE(text, textOf(*make(1, Split::Train), 6));
+  EXPECT_NE(text, textOf(*make(2, Split::Train), 5));
+  EXPECT_NE(text, textOf(*make(1, Split::Valid), 5));
+  EXPECT_NE(text, textOf(*make(1, Split::Train), 5 + (int64_t{1} << 32)));
 }
 
 TEST(SyntheticSource, DrawsTheSameEverywhere) {
   for (int64_t index : {int64_t{0}, int64_t{5}, int64_t{1} << 33})
-    EXPECT_EQ(textOf(make(1234, Split::Train), index), golden(fmt::format("synthetic.{}", index)));
+    EXPECT_EQ(textOf(*make(1234, Split::Train), index), golden(fmt::format("synthetic.{}", index)));
 }
 
 TEST(SyntheticSource, HalfOfTheTokensAreInTheLowestSixteenth) {
-  SyntheticSource source = make(7, Split::Train);
+  std::unique_ptr<DataSource> source = make(7, Split::Train);
   int64_t low = 0, all = 0;
   for (int64_t i = 0; i < 100; ++i)
-    for (int64_t token : textOf(source, i)) {
+    for (int64_t token : textOf(*source, i)) {
       ASSERT_GE(token, 0);
       ASSERT_LT(token, 1000);
       low += token <= 62 ? 1 : 0;
@@ -41,7 +41,7 @@ TEST(SyntheticSource, HalfOfTheTokensAreInTheLowestSixteenth) {
 TEST(SyntheticSource, FillsAllArrays) {
   SampleBuffer buffer(64);
   Sample sample = buffer.view();
-  ASSERT_OK(make(7, Split::Test).sample(3, sample));
+  ASSERT_OK(make(7, Split::Test)->sample(3, sample));
   EXPECT_EQ(sample.numDocuments, 1);
   EXPECT_EQ(buffer.documentStarts[0], 0);
   EXPECT_EQ(buffer.documentStarts[1], 64);
@@ -51,13 +51,13 @@ TEST(SyntheticSource, FillsAllArrays) {
 }
 
 TEST(SyntheticSource, RefusesImpossibleSizes) {
-  EXPECT_FAILS(SyntheticSource::create(0, 8, 1, Split::Train).status(), InvalidInput,
+  EXPECT_FAILS(openSynthetic(0, 8, 1, Split::Train).status(), InvalidInput,
                "vocabulary of 0 tokens");
-  EXPECT_FAILS(SyntheticSource::create(10, 0, 1, Split::Train).status(), InvalidInput,
+  EXPECT_FAILS(openSynthetic(10, 0, 1, Split::Train).status(), InvalidInput,
                "sequence length of 0");
   SampleBuffer buffer(64);
   Sample sample = buffer.view();
-  EXPECT_FAILS(make(1, Split::Train).sample(-1, sample), InvalidInput, "no sample -1");
+  EXPECT_FAILS(make(1, Split::Train)->sample(-1, sample), InvalidInput, "no sample -1");
 }
 
 } // namespace
