@@ -14,11 +14,10 @@
 #include <charconv>
 #include <map>
 
+#include "compiler/passes/OpWriter.h"
 #include "compiler/passes/Partition.h"
-#include "compiler/passes/PlanNames.h"
 #include "runtime/base/BatchFields.h"
 #include "runtime/base/Status.h"
-#include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
 namespace {
@@ -106,37 +105,37 @@ private:
   std::vector<int64_t> layerOf_; ///< by unit: layer number; -1 if it is not a layer
 };
 
-class AttentionWriter {
+class AttentionWriter : OpWriter {
 public:
   AttentionWriter(plan::Plan &plan, ContextRanks &ranks, plan::Segment &segment)
-      : plan_(plan), ranks_(ranks), segment_(segment) {}
+      : OpWriter(segment), plan_(plan), ranks_(ranks) {}
 
   /// Rewrites each attention op. Ops for sinks are removed where they were and written together
   /// with their attention.
   void run() {
-    std::vector<Op> old = std::move(segment_.ops);
     std::map<ValueId, Op> sinks; // by the output to which they are added
-    for (const Op &op : old)
+    for (const Op &op : segment_.ops)
       if (op.kind == OpKind::AttentionSink)
         sinks[op.operands[0]] = op;
-    for (Op &op : old) {
+    rewrite([&](Op op) {
       if (op.kind == OpKind::Attention) {
         auto sink = sinks.find(op.results[0]);
-        attend(op, sink == sinks.end() ? nullptr : &sink->second);
-        continue;
+        return attend(op, sink == sinks.end() ? nullptr : &sink->second);
       }
       if (op.kind == OpKind::AttentionSink)
-        continue; // written with its attention
+        return; // written with its attention
       if (op.kind == OpKind::BatchLoad)
         load_ = op;
       ops_.push_back(std::move(op));
-    }
+    });
+    if (words_.empty())
+      return;
     // Positions and documents of other ranks are exchanged once, at the beginning of a microbatch.
-    auto begin = std::ranges::find(ops_, OpKind::BatchLoad, &Op::kind);
-    SHARDC_CHECK(begin != ops_.end() || words_.empty(), "a body loads no batch");
-    if (!words_.empty())
-      ops_.insert(begin + 1, words_.begin(), words_.end());
-    plan::replaceOps(segment_, std::move(ops_));
+    std::vector<Op> &ops = segment_.ops;
+    auto begin = std::ranges::find(ops, OpKind::BatchLoad, &Op::kind);
+    SHARDC_CHECK(begin != ops.end(), "a body loads no batch");
+    ops.insert(begin + 1, words_.begin(), words_.end());
+    plan::renumber(segment_);
   }
 
 private:
@@ -158,34 +157,16 @@ private:
     ValueId o, lse;
   };
 
-  const Type &typeOf(ValueId value) const { return segment_.values[value].type; }
-  const std::string &nameOf(ValueId value) const { return segment_.values[value].name; }
   int64_t sizeOf(int16_t group) const { return plan_.groupSize(group); }
 
-  /// Appends an op with one result to the list. Returns the result.
-  ValueId emit(std::vector<Op> &to, Op op, std::string name, const Type &type,
-               plan::Purpose purpose) {
-    op.phase = plan::segmentKindInfo(segment_.kind).phase;
-    op.results = {plan::addValue(segment_, std::move(name), type, purpose)};
-    ValueId result = op.results[0];
-    to.push_back(std::move(op));
-    return result;
-  }
-  ValueId emit(Op op, std::string name, const Type &type) {
-    return emit(ops_, std::move(op), std::move(name), type, plan::Purpose::Activations);
-  }
   /// Appends an op that belongs to the load of the batch rather than to a layer.
   ValueId emitWord(Op op, std::string name, const Type &type) {
     op.unit = load_.unit, op.loc = load_.loc;
-    return emit(words_, std::move(op), std::move(name), type, plan::Purpose::Data);
-  }
-  Op collective(OpKind kind, ValueId operand, int16_t group) const {
-    Op op = plan::makeOp(kind, {operand}, unit_, loc_);
-    op.group = group;
-    return op;
+    op.results = {plan::addValue(segment_, std::move(name), type, plan::Purpose::Data)};
+    return words_.emplace_back(std::move(op)).results[0];
   }
   Op moves(OpKind kind, ValueId operand, int64_t outer, int64_t inner) const {
-    Op op = plan::makeOp(kind, {operand}, unit_, loc_);
+    Op op = make(kind, {operand});
     op.set(Key::outer, outer).set(Key::inner, inner);
     return op;
   }
@@ -195,7 +176,6 @@ private:
   /// Rewrites one attention. Sinks belong to no rank's keys, so they are added once, to the
   /// attention to all keys.
   void attend(const Op &attention, const Op *sink) {
-    unit_ = attention.unit, loc_ = attention.loc;
     constexpr OpKind kOp = OpKind::Attention;
     const ValueId whole = sink ? plan::resultNamed<OpKind::AttentionSink>(*sink, "all")
                                : plan::resultNamed<kOp>(attention, "o");
@@ -291,8 +271,7 @@ private:
   /// Joins two partial results. The sum is in fp32; the last join writes the value `o`, if it is
   /// given.
   Result joined(const Result &a, const Result &b, ValueId q, int64_t by, ValueId o) {
-    Op join = plan::makeOp(OpKind::AttentionJoin, {a.o, a.lse, b.o, b.lse}, unit_, loc_);
-    join.phase = plan::segmentKindInfo(segment_.kind).phase;
+    Op join = make(OpKind::AttentionJoin, {a.o, a.lse, b.o, b.lse});
     if (o == kNone) {
       Type type = typeOf(b.o);
       type.dtype = DType::F32;
@@ -337,7 +316,7 @@ private:
   }
 
   Op oneFurther(ValueId value, const Levels &levels) const {
-    Op op = collective(OpKind::Shift, value, levels.ring);
+    Op op = make(OpKind::Shift, {value}, levels.ring);
     op.set(Key::by, int64_t{1});
     return op;
   }
@@ -352,7 +331,7 @@ private:
   ValueId gathered(ValueId value, int16_t group) {
     Type type = typeOf(value);
     type.shape[1] *= sizeOf(group);
-    ValueId all = emit(collective(OpKind::AllGather, value, group), nameOf(value) + ".all", type);
+    ValueId all = emit(make(OpKind::AllGather, {value}, group), nameOf(value) + ".all", type);
     return emit(moves(OpKind::MergeSlices, all, type.shape[0], sizeOf(group)),
                 nameOf(value) + ".merged", type);
   }
@@ -364,7 +343,7 @@ private:
     int64_t members = sizeOf(group), batch = type.shape[0], rows = batch * type.shape[1];
     const std::string name = nameOf(value);
     ValueId parts = emit(moves(OpKind::Transpose, value, rows, members), name + ".parts", type);
-    ValueId taken = emit(collective(OpKind::AllToAll, parts, group), name + ".taken", type);
+    ValueId taken = emit(make(OpKind::AllToAll, {parts}, group), name + ".taken", type);
     Type all = Type::of(type.dtype,
                         {batch, type.shape[1] * members, type.shape[2] / members, type.shape[3]});
     return emit(moves(OpKind::MergeSlices, taken, batch, members), name + ".heads", all);
@@ -377,11 +356,8 @@ private:
     Op slice = moves(OpKind::MergeSlices, value, batch, members);
     slice.set(Key::inverse, int64_t{1});
     ValueId slices = emit(std::move(slice), name_ + ".slices", type);
-    ValueId taken = emit(collective(OpKind::AllToAll, slices, group), name_ + ".taken", type);
-    Op join = moves(OpKind::Transpose, taken, members, rows);
-    join.phase = plan::segmentKindInfo(segment_.kind).phase;
-    join.results = {to};
-    ops_.push_back(std::move(join));
+    ValueId taken = emit(make(OpKind::AllToAll, {slices}, group), name_ + ".taken", type);
+    emitTo(to, moves(OpKind::Transpose, taken, members, rows));
   }
 
   // ---- positions and documents: once for all layers of a microbatch ----
@@ -400,7 +376,7 @@ private:
     Type type = typeOf(value);
     type.shape[1] *= sizeOf(group);
     std::string name = nameOf(value) + "." + plan_.groups[static_cast<size_t>(group)].name;
-    ValueId all = emitWord(collective(OpKind::AllGather, value, group), name + ".all", type);
+    ValueId all = emitWord(make(OpKind::AllGather, {value}, group), name + ".all", type);
     return merged_[{value, group}] =
                emitWord(moves(OpKind::MergeSlices, all, type.shape[0], sizeOf(group)), name, type);
   }
@@ -420,12 +396,9 @@ private:
 
   plan::Plan &plan_;
   ContextRanks &ranks_;
-  plan::Segment &segment_;
   Op load_;
-  int32_t unit_ = -1;
-  uint32_t loc_ = kNone;
   std::string name_; ///< name of the layer's output
-  std::vector<Op> ops_, words_;
+  std::vector<Op> words_;
   std::map<std::pair<ValueId, int16_t>, ValueId> merged_;
   std::map<std::pair<int16_t, int64_t>, Words> shifted_;
 };

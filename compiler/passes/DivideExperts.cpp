@@ -6,10 +6,9 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "compiler/passes/OpWriter.h"
 #include "compiler/passes/Partition.h"
-#include "compiler/passes/PlanNames.h"
 #include "runtime/base/Status.h"
-#include "runtime/plan/Builder.h"
 #include "runtime/plan/FactorExtents.h"
 
 namespace shardc::passes {
@@ -28,13 +27,13 @@ struct Forms {
   int cut = -1;           ///< the dimension of which this rank has a part
 };
 
-class ExpertDivider {
+class ExpertDivider : OpWriter {
 public:
   /// `ranks`: the group of ranks with other experts. `parts`: that of ranks with other parts of the
   /// same experts. -1: none.
   ExpertDivider(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment,
                 int16_t ranks, int16_t parts)
-      : plan_(plan), segment_(segment), ranks_(ranks), parts_(parts),
+      : OpWriter(segment), plan_(plan), ranks_(ranks), parts_(parts),
         rankCount_(plan.groupSize(ranks)), partCount_(plan.groupSize(parts)),
         params_(paramsIn(plan, role, segment)) {
     for (ValueId value = 0; value < params_.size(); ++value)
@@ -43,12 +42,7 @@ public:
   }
 
   void run() {
-    std::vector<Op> old = std::move(segment_.ops);
-    for (Op &op : old) {
-      unit_ = op.unit, loc_ = op.loc;
-      divide(std::move(op));
-    }
-    plan::replaceOps(segment_, std::move(ops_));
+    rewrite([this](Op op) { divide(std::move(op)); });
   }
 
 private:
@@ -148,7 +142,7 @@ private:
         if (counts != kNone)
           forms.counts = counts, rows = typeOf(operand).shape[0];
       } else if (isCopied(operand)) {
-        operand = shared(operand);
+        operand = emitShared(operand, parts_, purposeOf(operand));
       }
     }
     const ValueId result = op.results[0];
@@ -204,12 +198,6 @@ private:
     return parts_ >= 0 && param != nullptr &&
            std::ranges::find(param->copies, parts_) != param->copies.end();
   }
-  /// A view of the parameter for an op that computes only a part of its gradient.
-  ValueId shared(ValueId value) {
-    Op view = plan::makeOp(OpKind::View, {value}, unit_, loc_);
-    view.set(plan::AttrKey::shared, int64_t{1});
-    return emit(std::move(view), parts_, nameOf(value) + ".shared", typeOf(value));
-  }
 
   /// Emits a collective on the rows of a value; without a group, returns the value.
   ValueId moved(OpKind kind, int16_t group, ValueId value, std::string name, int64_t rows,
@@ -218,34 +206,19 @@ private:
       return value;
     Type type = typeOf(value);
     type.shape[0] = rows;
-    ValueId result = emit(plan::makeOp(kind, {value}, unit_, loc_), group, std::move(name), type);
+    ValueId result = emit(make(kind, {value}, group), std::move(name), type, purposeOf(value));
     segment_.values[result].counts = counts;
-    return result;
-  }
-  /// Emits an op of the group's ranks. Its result has the purpose of its operand.
-  ValueId emit(Op op, int16_t group, std::string name, const Type &type) {
-    const ValueId result =
-        plan::addValue(segment_, std::move(name), type, segment_.values[op.operands[0]].purpose);
-    op.group = group, op.results = {result};
-    op.phase = plan::segmentKindInfo(segment_.kind).phase;
-    ops_.push_back(std::move(op));
     return result;
   }
   const plan::Param *paramOf(ValueId value) const {
     return value < params_.size() ? params_[value] : nullptr; // the pass adds values
   }
-  const std::string &nameOf(ValueId value) const { return segment_.values[value].name; }
-  const Type &typeOf(ValueId value) const { return segment_.values[value].type; }
 
   const plan::Plan &plan_;
-  plan::Segment &segment_;
   int16_t ranks_, parts_;
   int64_t rankCount_, partCount_;
-  std::vector<const plan::Param *> params_; ///< by value of the model
-  int64_t rows_ = 0;                        ///< capacity in rows, for sent and for received rows
-  int32_t unit_ = -1;
-  uint32_t loc_ = kNone;
-  std::vector<Op> ops_;
+  std::vector<const plan::Param *> params_;  ///< by value of the model
+  int64_t rows_ = 0;                         ///< capacity in rows, for sent and for received rows
   std::unordered_map<ValueId, Forms> forms_; ///< by value of the model
 };
 

@@ -5,8 +5,7 @@
 #include <fmt/format.h>
 
 #include "compiler/passes/BlockCollectives.h"
-#include "compiler/passes/PlanNames.h"
-#include "runtime/plan/Builder.h"
+#include "compiler/passes/OpWriter.h"
 
 namespace shardc::passes {
 namespace {
@@ -17,11 +16,11 @@ struct Span {
   uint32_t first, last;
 };
 
-class WeightGatherer {
+class WeightGatherer : OpWriter {
 public:
   WeightGatherer(plan::Plan &plan, plan::Role &role, plan::Segment &segment,
                  BlockCollectives &blocks)
-      : plan_(plan), role_(role), segment_(segment), blocks_(blocks) {}
+      : OpWriter(segment), plan_(plan), role_(role), blocks_(blocks) {}
 
   void run() {
     if (hasBlock(&WeightGatherer::isGatheredAround))
@@ -63,39 +62,36 @@ private:
 
   /// Adds a gather of the block's shard, as the last update wrote it, into weights that stay from
   /// step to step. It runs in the first microbatch of a step; later microbatches use `kept`.
-  ValueId gatherKept(std::vector<Op> &ops, uint32_t block, ValueId kept, std::string part,
-                     std::string name, Scope scope) {
+  ValueId gatherKept(uint32_t block, ValueId kept, std::string part, std::string name,
+                     Scope scope) {
     ValueId from = plan::addLiveIn(segment_, std::move(part), role_, blocks_.shardCell(block));
     Op gather = blocks_.make(OpKind::AllGather, from, block,
                              plan::segmentKindInfo(segment_.kind).phase, scope);
     gather.pred = blocks_.runs().of(blocks_.indexOf(segment_)).like(plan::Pred::First);
-    Type type = segment_.values[kept].type;
-    ValueId gathered = plan::addValue(segment_, std::move(name), type, plan::Purpose::Params);
-    gather.results = {gathered};
     gather.ties.push_back({plan::Tie::Else, 0, kept});
-    ops.push_back(std::move(gather));
+    const Type type = typeOf(kept);
+    ValueId gathered = emit(std::move(gather), std::move(name), type, plan::Purpose::Params);
     segment_.outs.push_back({gathered, blocks_.weightCell(block)});
     return gathered;
   }
 
   void gatherOnce() {
-    std::vector<Op> ops;
     std::vector<uint32_t> blockOf = blocksOfLiveIns(&WeightGatherer::isKept);
     std::vector<ValueId> whole(segment_.values.size(), kNone);
     for (size_t v = 0, end = blockOf.size(); v < end; ++v) {
       if (blockOf[v] == kNone)
         continue;
       const std::string &name = plan_.blocks[blockOf[v]].name;
-      whole[v] = gatherKept(ops, blockOf[v], static_cast<ValueId>(v), "ws." + name,
-                            "W." + name + ".all", Scope::Whole);
+      whole[v] = gatherKept(blockOf[v], static_cast<ValueId>(v), "ws." + name, "W." + name + ".all",
+                            Scope::Whole);
     }
     for (Op &op : segment_.ops) {
       if (op.kind == OpKind::View && op.operands[0] < whole.size() &&
           whole[op.operands[0]] != kNone)
         op.operands[0] = whole[op.operands[0]];
-      ops.push_back(std::move(op));
+      ops_.push_back(std::move(op));
     }
-    plan::replaceOps(segment_, std::move(ops));
+    plan::replaceOps(segment_, std::exchange(ops_, {}));
   }
 
   // ---- optim_grads_params: a gather for each span of uses ----
@@ -111,22 +107,19 @@ private:
     }
     std::vector<Span> spans = findSpans(viewOf, blockOfWhole);
     std::vector<ValueId> shards = replaceLiveIns();
-    std::vector<Op> ops;
     if (!findsKept())
-      ops = gatherShards(shards);
-    rewriteSpans(spans, viewOf, blockOfWhole, shards, std::move(ops));
+      gatherShards(shards);
+    rewriteSpans(spans, viewOf, blockOfWhole, shards);
   }
 
-  /// The gathers of blocks whose shards are sharded further. They run before all others, in the
-  /// order of blocks. Afterwards, `shards` contains their results.
-  std::vector<Op> gatherShards(std::vector<ValueId> &shards) {
-    std::vector<Op> ops;
+  /// Gathers blocks whose shards are sharded further, before all others and in the order of blocks.
+  /// Afterwards, `shards` contains the results.
+  void gatherShards(std::vector<ValueId> &shards) {
     for (uint32_t b = 0; b < blocks_.size(); ++b)
       if (shards[b] != kNone && blocks_.strategy(b).dividesShards()) {
         std::string name = "ws." + plan_.blocks[b].name;
-        shards[b] = gatherKept(ops, b, shards[b], name + ".part", name + ".all", Scope::Shard);
+        shards[b] = gatherKept(b, shards[b], name + ".part", name + ".all", Scope::Shard);
       }
-    return ops;
   }
 
   bool isLayer(uint32_t block) const { return plan::isLayer(plan_, plan_.blocks[block].unit); }
@@ -195,10 +188,9 @@ private:
   }
 
   void rewriteSpans(const std::vector<Span> &spans, const std::vector<int32_t> &viewOf,
-                    const std::vector<uint32_t> &blockOfWhole, const std::vector<ValueId> &shards,
-                    std::vector<Op> ops) {
+                    const std::vector<uint32_t> &blockOfWhole, const std::vector<ValueId> &shards) {
     std::vector<Op> old = std::move(segment_.ops);
-    ops.reserve(ops.size() + old.size() + 2 * spans.size());
+    ops_.reserve(ops_.size() + old.size() + 2 * spans.size());
     std::vector<uint32_t> current(blocks_.size(), kNone); // by block: its current span
     std::vector<ValueId> wholes(blocks_.size(), kNone);
     std::vector<std::pair<uint32_t, ValueId>> made(viewOf.size(),
@@ -211,7 +203,7 @@ private:
       for (; next < spans.size() && spans[next].first == i; ++next)
         for (uint32_t b : spans[next].blocks) {
           current[b] = static_cast<uint32_t>(next);
-          wholes[b] = emitGather(ops, b, shards[b], count[b]++, old[i].phase);
+          wholes[b] = emitGather(b, shards[b], count[b]++, old[i].phase);
         }
       for (ValueId &operand : old[i].operands) {
         if (operand >= viewOf.size() || viewOf[operand] < 0)
@@ -219,43 +211,33 @@ private:
         const Op &view = old[static_cast<size_t>(viewOf[operand])];
         uint32_t b = blockOfWhole[view.operands[0]];
         if (made[operand].first != current[b])
-          made[operand] = {current[b], emitView(ops, view, wholes[b], count[b] - 1, old[i].phase)};
+          made[operand] = {current[b], emitView(view, wholes[b], count[b] - 1, old[i].phase)};
         operand = made[operand].second;
       }
-      ops.push_back(std::move(old[i]));
+      ops_.push_back(std::move(old[i]));
     }
-    plan::replaceOps(segment_, std::move(ops));
+    plan::replaceOps(segment_, std::exchange(ops_, {}));
   }
 
   static std::string suffix(int n) { return n == 0 ? "" : fmt::format(".{}", n + 1); }
 
-  ValueId emitGather(std::vector<Op> &ops, uint32_t block, ValueId shard, int n,
-                     plan::Phase phase) {
-    Op gather = blocks_.make(OpKind::AllGather, shard, block, phase);
-    Type type = Type::of(segment_.values[shard].type.dtype, {plan_.blocks[block].numel});
-    gather.results = {plan::addValue(segment_, "W." + plan_.blocks[block].name + ".all" + suffix(n),
-                                     type, plan::Purpose::Comm)};
-    ValueId whole = gather.results[0];
-    ops.push_back(std::move(gather));
-    return whole;
+  ValueId emitGather(uint32_t block, ValueId shard, int n, plan::Phase phase) {
+    return emit(blocks_.make(OpKind::AllGather, shard, block, phase),
+                "W." + plan_.blocks[block].name + ".all" + suffix(n),
+                Type::of(typeOf(shard).dtype, {plan_.blocks[block].numel}), plan::Purpose::Comm);
   }
 
-  ValueId emitView(std::vector<Op> &ops, const Op &view, ValueId whole, int n, plan::Phase phase) {
+  ValueId emitView(const Op &view, ValueId whole, int n, plan::Phase phase) {
     Op copy = view;
     copy.phase = phase;
     copy.operands = {whole};
-    const plan::Value &old = segment_.values[view.results[0]];
-    Type type = old.type;
-    std::string name = old.name + ".all" + suffix(n);
-    copy.results = {plan::addValue(segment_, std::move(name), type, plan::Purpose::Comm)};
-    ValueId result = copy.results[0];
-    ops.push_back(std::move(copy));
-    return result;
+    const Type type = typeOf(view.results[0]);
+    return emit(std::move(copy), nameOf(view.results[0]) + ".all" + suffix(n), type,
+                plan::Purpose::Comm);
   }
 
   plan::Plan &plan_;
   plan::Role &role_;
-  plan::Segment &segment_;
   BlockCollectives &blocks_;
 };
 

@@ -15,10 +15,10 @@
 #include <numeric>
 #include <optional>
 
+#include "compiler/passes/OpWriter.h"
 #include "compiler/passes/Partition.h"
 #include "compiler/passes/Passes.h"
 #include "runtime/base/Status.h"
-#include "runtime/plan/Builder.h"
 #include "runtime/plan/FactorExtents.h"
 
 namespace shardc::passes {
@@ -70,31 +70,24 @@ struct KeyGroups {
   int16_t same, different;
 };
 
-class Partitioner {
+class Partitioner : OpWriter {
 public:
   /// `isCut`: for each parameter, whether it is sharded over the group. `keys`: the ranks that have
   /// the same key/value heads, and the ranks that have none in common; both are -1 if each head is
   /// on one rank only. Rows are split into `pieces` pieces.
   Partitioner(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment, int16_t group,
               const std::vector<bool> &isCut, const KeyGroups &keys, int64_t pieces)
-      : plan_(plan), segment_(segment), group_(group), sharedKeys_(keys.same),
+      : OpWriter(segment), plan_(plan), group_(group), sharedKeys_(keys.same),
         differentKeys_(keys.different), ranks_(plan.groupSize(group)), pieceCount_(pieces),
-        byRows_(plan.job.model.sequenceParallel), parts_(segment.values.size(), Part::Whole),
-        cuts_(segment.values.size()), params_(paramsIn(plan, role, segment)), isCut_(isCut),
-        shared_(segment.values.size(), kNone), gathered_(segment.values.size(), kNone),
-        pieces_(segment.values.size()), loads_(segment) {
+        byRows_(plan.job.model.sequenceParallel), params_(paramsIn(plan, role, segment)),
+        isCut_(isCut), known_(segment.values.size()), loads_(segment) {
     for (ValueId value = 0; value < params_.size(); ++value)
       if (params_[value] != nullptr)
         segment.values[value].type = params_[value]->type;
   }
 
   void run() {
-    std::vector<Op> old = std::move(segment_.ops);
-    for (Op &op : old) {
-      unit_ = op.unit, loc_ = op.loc;
-      cut(std::move(op));
-    }
-    plan::replaceOps(segment_, std::move(ops_));
+    rewrite([this](Op op) { cut(std::move(op)); });
     if (pieceCount_ > 1) // pieces replace the values that are sharded by rows
       plan::dropUnusedValues(segment_);
   }
@@ -153,7 +146,7 @@ private:
 
   std::optional<CutDim> cutDimOf(ValueId value) const {
     if (partOf(value) == Part::Columns)
-      return cuts_[value];
+      return known_[value].cut;
     if (const plan::Split *split = splitOf(value))
       return CutDim{split->dim, 1, plan_.groupSize(split->group)};
     return std::nullopt;
@@ -190,7 +183,22 @@ private:
 
   // ---- values ----
 
-  Part partOf(ValueId value) const { return value < parts_.size() ? parts_[value] : Part::Whole; }
+  /// What the pass knows of a value. Values that it adds have an entry once one is asked for.
+  struct Known {
+    Part part = Part::Whole;
+    CutDim cut;                               ///< with Part::Columns
+    std::vector<ValueId> pieces;              ///< with Part::Rows
+    ValueId shared = kNone, gathered = kNone; ///< the view and the gathered rows, if they exist
+  };
+  Known &knownOf(ValueId value) {
+    if (value >= known_.size())
+      known_.resize(segment_.values.size());
+    return known_[value];
+  }
+
+  Part partOf(ValueId value) const {
+    return value < known_.size() ? known_[value].part : Part::Whole;
+  }
   /// How the parameter is sharded; null for activations and for parameters that each rank has
   /// whole.
   const plan::Split *splitOf(ValueId value) const {
@@ -209,9 +217,6 @@ private:
            std::ranges::find(params_[value]->copies, group) != params_[value]->copies.end();
   }
 
-  const Type &typeOf(ValueId value) const { return segment_.values[value].type; }
-  const std::string &nameOf(ValueId value) const { return segment_.values[value].name; }
-
   static int64_t rowsOf(const Type &type) {
     return type.numel() / std::max<int64_t>(type.shape[type.rank - 1u], 1);
   }
@@ -224,92 +229,61 @@ private:
     int64_t &extent = segment_.values[value].type.shape[dim];
     SHARDC_CHECK(extent * like.part % like.whole == 0, "'{}' has {} columns for {} ranks",
                  nameOf(value), extent, ranks_);
-    parts_[value] = Part::Columns;
-    cuts_[value] = {dim, extent * like.part / like.whole, extent};
-    extent = cuts_[value].part;
+    Known &known = knownOf(value);
+    known.part = Part::Columns;
+    known.cut = {dim, extent * like.part / like.whole, extent};
+    extent = known.cut.part;
   }
 
   /// Marks a value as sharded by rows. Returns its pieces, which have this type.
-  const std::vector<ValueId> &becomeRows(ValueId value, const Type &type) {
-    parts_[value] = Part::Rows;
+  std::vector<ValueId> becomeRows(ValueId value, const Type &type) {
+    std::vector<ValueId> pieces;
     if (pieceCount_ == 1) {
       segment_.values[value].type = type;
-      return pieces_[value] = {value};
+      pieces = {value};
     }
-    std::vector<ValueId> pieces;
-    for (int64_t piece = 0; piece < pieceCount_; ++piece)
-      pieces.push_back(addValue(fmt::format("{}.{}", nameOf(value), piece), type));
-    return pieces_[value] = std::move(pieces);
-  }
-
-  ValueId addValue(std::string name, const Type &type) {
-    ValueId value = plan::addValue(segment_, std::move(name), type);
-    parts_.resize(segment_.values.size(), Part::Whole);
-    cuts_.resize(segment_.values.size());
-    params_.resize(segment_.values.size(), nullptr);
-    shared_.resize(segment_.values.size(), kNone);
-    gathered_.resize(segment_.values.size(), kNone);
-    pieces_.resize(segment_.values.size());
-    return value;
+    while (std::ssize(pieces) < pieceCount_)
+      pieces.push_back(
+          plan::addValue(segment_, fmt::format("{}.{}", nameOf(value), pieces.size()), type));
+    knownOf(value).part = Part::Rows;
+    return knownOf(value).pieces = std::move(pieces);
   }
 
   // ---- ops between ranks ----
 
-  void append(Op op) {
-    op.phase = plan::segmentKindInfo(segment_.kind).phase;
-    ops_.push_back(std::move(op));
-  }
-
   /// A collective without a channel. Pass InsertCollectives chooses it, when all collectives of a
   /// step are known.
-  Op collective(OpKind kind, ValueId operand) const {
-    Op op = plan::makeOp(kind, {operand}, unit_, loc_);
-    op.group = group_;
-    return op;
-  }
+  Op collective(OpKind kind, ValueId operand) const { return make(kind, {operand}, group_); }
 
-  /// A view of a whole value for ops that compute only a part of its gradient.
-  ValueId shared(ValueId value) { return shared(value, group_); }
-  /// The same for the ranks of `group`. A value has at most one such view.
+  /// A view of a whole value for ops of `group` that compute only a part of its gradient. A value
+  /// has at most one.
   ValueId shared(ValueId value, int16_t group) {
-    if (shared_[value] != kNone)
-      return shared_[value];
-    Op view = plan::makeOp(OpKind::View, {value}, unit_, loc_);
-    view.set(Key::shared, int64_t{1});
-    view.group = group;
-    ValueId result = addValue(nameOf(value) + ".shared", typeOf(value));
-    view.results = {result};
-    append(std::move(view));
-    return shared_[value] = result;
+    if (knownOf(value).shared == kNone)
+      knownOf(value).shared = emitShared(value, group, plan::Purpose::Activations);
+    return knownOf(value).shared;
   }
 
   /// Gathers all rows of a value that is sharded by rows.
   ValueId gathered(ValueId value) {
-    if (gathered_[value] != kNone)
-      return gathered_[value];
-    Op pack = plan::makeOp(OpKind::Pack, {}, unit_, loc_);
+    if (known_[value].gathered != kNone)
+      return known_[value].gathered;
+    Op pack = make(OpKind::Pack, {});
     const std::string name = nameOf(value) + ".all";
-    Type type = typeOf(pieces_[value].front());
+    Type type = typeOf(known_[value].pieces.front());
     type.shape[0] *= ranks_;
-    for (ValueId piece : std::vector(pieces_[value])) {
-      Op gather = collective(OpKind::AllGather, piece);
-      gather.results = {addValue(pieceCount_ == 1 ? name : nameOf(piece) + ".all", type)};
-      pack.operands.push_back(gather.results[0]);
-      append(std::move(gather));
-    }
+    for (ValueId piece : std::vector(known_[value].pieces))
+      pack.operands.push_back(emit(collective(OpKind::AllGather, piece),
+                                   pieceCount_ == 1 ? name : nameOf(piece) + ".all", type));
     if (pieceCount_ == 1)
-      return gathered_[value] = pack.operands[0];
+      return known_[value].gathered = pack.operands[0];
     type.shape[0] *= pieceCount_;
-    pack.results = {addValue(name, type)};
-    gathered_[value] = pack.results[0];
-    append(std::move(pack));
-    return gathered_[value];
+    return known_[value].gathered = emit(std::move(pack), name, type);
   }
 
   /// The operand of a column-parallel product: the value with all rows, shared by the group.
   ValueId wholeOf(ValueId value) {
     SHARDC_CHECK(partOf(value) != Part::Columns, "'{}' is cut by columns", nameOf(value));
-    return partOf(value) == Part::Rows ? gathered(value) : shared(value);
+    return partOf(value) == Part::Rows ? gathered(value) : shared(value, group_);
   }
 
   /// Appends an op whose result is a partial sum, and the sum over ranks, which has the name of the
@@ -317,14 +291,10 @@ private:
   void appendSummed(Op op) {
     ValueId sum = op.results[0];
     Type type = typeOf(sum);
-    ValueId part = addValue(nameOf(sum) + ".part", type);
-    op.results = {part};
-    ops_.push_back(std::move(op));
+    ValueId part = emit(std::move(op), nameOf(sum) + ".part", type);
     if (byRows_ && type.rank > 1) // otherwise it is of a weight
       return scatter(part, sum);
-    Op reduce = collective(OpKind::AllReduce, part);
-    reduce.results = {sum};
-    append(std::move(reduce));
+    emitTo(sum, collective(OpKind::AllReduce, part));
   }
 
   /// Gives each rank its rows of the sum, for each piece.
@@ -333,9 +303,7 @@ private:
     const std::vector<ValueId> pieces = becomeRows(sum, rowsOfRank(type));
     for (size_t piece = 0; piece < pieces.size(); ++piece) {
       ValueId rows = pieceCount_ == 1 ? part : rowsOfPiece(part, static_cast<int64_t>(piece));
-      Op reduce = collective(OpKind::ReduceScatter, rows);
-      reduce.results = {pieces[piece]};
-      append(std::move(reduce));
+      emitTo(pieces[piece], collective(OpKind::ReduceScatter, rows));
     }
   }
 
@@ -344,12 +312,9 @@ private:
   ValueId rowsOfPiece(ValueId value, int64_t piece) {
     const Type type = typeOf(value);
     Type rows = Type::of(type.dtype, {rowsOf(type) / pieceCount_, type.shape[type.rank - 1u]});
-    Op view = plan::makeOp(OpKind::View, {value}, unit_, loc_);
+    Op view = make(OpKind::View, {value});
     view.set(Key::offset, piece * rows.numel());
-    view.results = {addValue(fmt::format("{}.{}", nameOf(value), piece), rows)};
-    ValueId result = view.results[0];
-    append(std::move(view));
-    return result;
+    return emit(std::move(view), fmt::format("{}.{}", nameOf(value), piece), rows);
   }
 
   // ---- ops ----
@@ -357,43 +322,37 @@ private:
   /// Looks up rows of a whole table for this rank's part of the ids.
   void divideLookup(Op op) {
     divideIds(op.operands[0]);
-    op.operands[1] = shared(op.operands[1]);
+    op.operands[1] = shared(op.operands[1], group_);
     becomeRows(op.results[0], rowsOfRank(typeOf(op.results[0])));
     pushPieces(op);
   }
 
   /// Adds views of this rank's part of a value with one element per position.
   void divideIds(ValueId ids) {
-    if (!pieces_[ids].empty())
+    if (!knownOf(ids).pieces.empty())
       return;
     std::vector<ValueId> pieces;
     int64_t rows = typeOf(ids).numel() / ranks_ / pieceCount_;
     for (int64_t piece = 0; piece < pieceCount_; ++piece) {
-      Op view = plan::makeOp(OpKind::View, {ids}, unit_, loc_);
+      Op view = make(OpKind::View, {ids}, group_);
       view.set(Key::offset, piece * rows * ranks_).set(Key::coef, rows);
-      view.group = group_;
       std::string name = nameOf(ids) + ".rows";
       if (pieceCount_ > 1)
         name += fmt::format(".{}", piece);
-      ValueId result = addValue(std::move(name), Type::of(typeOf(ids).dtype, {rows}));
-      segment_.values[result].purpose = segment_.values[ids].purpose;
-      view.results = {result};
-      append(std::move(view));
-      pieces.push_back(result);
+      pieces.push_back(emit(std::move(view), std::move(name), Type::of(typeOf(ids).dtype, {rows}),
+                            purposeOf(ids)));
     }
-    pieces_[ids] = std::move(pieces);
+    knownOf(ids).pieces = std::move(pieces);
   }
 
   /// Appends the op once for each piece of its operands and results.
   void pushPieces(const Op &op) {
     for (size_t piece = 0; piece < static_cast<size_t>(pieceCount_); ++piece) {
       Op own = op;
-      for (ValueId &operand : own.operands)
-        if (!pieces_[operand].empty())
-          operand = pieces_[operand][piece];
-      for (ValueId &result : own.results)
-        if (!pieces_[result].empty())
-          result = pieces_[result][piece];
+      for (std::vector<ValueId> *values : {&own.operands, &own.results})
+        for (ValueId &value : *values)
+          if (const auto &pieces = knownOf(value).pieces; !pieces.empty())
+            value = pieces[piece];
       ops_.push_back(std::move(own));
     }
   }
@@ -415,11 +374,10 @@ private:
     // A bias must be added once, so it is added after the sum over ranks.
     ValueId bias = op.operands[*term], result = op.results[0];
     op.operands.resize(*term);
-    op.results = {addValue(nameOf(result) + ".product", typeOf(result))};
-    ValueId product = op.results[0];
+    ValueId product = plan::addValue(segment_, nameOf(result) + ".product", typeOf(result));
+    op.results = {product};
     appendSummed(std::move(op));
-    Op add = plan::makeOp(OpKind::BiasAdd, {product, bias}, unit_, loc_);
-    add.phase = plan::segmentKindInfo(segment_.kind).phase;
+    Op add = make(OpKind::BiasAdd, {product, bias});
     add.results = {result};
     this->cut(std::move(add));
   }
@@ -473,7 +431,7 @@ private:
       const FactorValue &row = plan::operandOf(op, factors, i);
       ValueId &operand = op.operands[i];
       if (isCopied(operand, group_))
-        operand = shared(operand);
+        operand = shared(operand, group_);
       else if (partOf(operand) == Part::Rows)
         SHARDC_CHECK(row.dimCount <= 2, "'{}' takes '{}' of a part of the rows",
                      plan::opInfo(op.kind).name, nameOf(operand));
@@ -496,12 +454,8 @@ private:
   }
 
   ValueId sumOfLoads(ValueId own) {
-    Op sum = collective(OpKind::AllReduce, own);
-    ValueId all = addValue(nameOf(own) + ".summed", typeOf(own));
-    segment_.values[all].purpose = plan::Purpose::Data;
-    sum.results = {all};
-    append(std::move(sum));
-    return all;
+    return emit(collective(OpKind::AllReduce, own), nameOf(own) + ".summed", typeOf(own),
+                plan::Purpose::Data);
   }
 
   /// Splits QKV rows into heads. If there are fewer key/value heads than ranks, several ranks share
@@ -528,23 +482,17 @@ private:
     int64_t members = plan_.groupSize(group), rows = rowsOf(typeOf(value));
     Type all = typeOf(value);
     all.shape[0] *= members;
-    Op gather = collective(OpKind::AllGather, value);
-    gather.group = group;
-    gather.results = {addValue(nameOf(value) + ".parts", all)};
-    Op join = plan::makeOp(OpKind::Transpose, {gather.results[0]}, unit_, loc_);
+    ValueId parts = emit(make(OpKind::AllGather, {value}, group), nameOf(value) + ".parts", all);
+    Op join = make(OpKind::Transpose, {parts});
     join.set(Key::outer, members).set(Key::inner, rows);
     all.shape[0] /= members, all.shape[all.rank - 1u] *= members;
-    join.results = {addValue(nameOf(value) + ".joined", all)};
-    ValueId joined = join.results[0];
-    append(std::move(gather));
-    append(std::move(join));
-    return joined;
+    return emit(std::move(join), nameOf(value) + ".joined", all);
   }
 
   /// Rewrites a reshape. The sharded dimension must begin at the same stride, so that columns stay
   /// where they are.
   void cutReshaped(Op op) {
-    const CutDim &cut = cuts_[op.operands[0]];
+    const CutDim cut = knownOf(op.operands[0]).cut;
     const Type &from = typeOf(op.operands[0]), &to = typeOf(op.results[0]);
     auto outer = [](const Type &type, uint8_t dim) {
       return std::accumulate(type.shape.begin(), type.shape.begin() + dim, int64_t{1},
@@ -568,19 +516,17 @@ private:
     const Type own = typeOf(x);
     int64_t columns = own.shape[own.rank - 1u];
     const Type rows = Type::of(DType::F32, {rowsOf(own), 1});
-    Op squares = plan::makeOp(OpKind::DotRows, {x, x}, unit_, loc_);
+    Op squares = make(OpKind::DotRows, {x, x});
     squares.set(Key::scale, 1.0 / static_cast<double>(columns * ranks_));
-    squares.results = {addValue(nameOf(y) + ".squares.part", rows)};
-    Op sum = collective(OpKind::AllReduce, squares.results[0]);
-    sum.results = {addValue(nameOf(y) + ".squares", rows)};
     if (sharedKeys_ >= 0 && isCopied(w, sharedKeys_))
       w = shared(w, sharedKeys_);
+    ValueId part = emit(std::move(squares), nameOf(y) + ".squares.part", rows);
+    ValueId sum = emit(collective(OpKind::AllReduce, part), nameOf(y) + ".squares", rows);
     op.kind = OpKind::RmsNormPart;
-    op.operands = {x, w, sum.results[0]};
+    op.operands = {x, w, sum};
     op.results = {y};
-    append(std::move(squares));
-    append(std::move(sum));
-    becomeCut(y, cuts_[x].dim, cuts_[x]);
+    const CutDim cut = knownOf(x).cut;
+    becomeCut(y, cut.dim, cut);
     ops_.push_back(std::move(op));
   }
 
@@ -593,37 +539,26 @@ private:
     constexpr int64_t kStatistics = 3;
     const std::string name = nameOf(op.results[0]);
     int64_t rows = rowsOf(typeOf(logits));
-    Op stats = plan::makeOp(OpKind::VocabStats, {logits, op.operands[1]}, unit_, loc_);
+    Op stats = make(OpKind::VocabStats, {logits, op.operands[1]}, group_);
     stats.set(Key::valid_cols, op.getInt(Key::valid_cols));
     stats.set(Key::soft_cap, op.getFloat(Key::soft_cap));
-    stats.group = group_;
-    stats.results = {addValue(name + ".stats", Type::of(DType::F32, {kStatistics, rows}))};
-    Op gather = collective(OpKind::AllGather, stats.results[0]);
-    gather.results = {
-        addValue(name + ".stats.all", Type::of(DType::F32, {kStatistics * ranks_, rows}))};
+    ValueId own =
+        emit(std::move(stats), name + ".stats", Type::of(DType::F32, {kStatistics, rows}));
+    ValueId all = emit(collective(OpKind::AllGather, own), name + ".stats.all",
+                       Type::of(DType::F32, {kStatistics * ranks_, rows}));
     op.kind = OpKind::VocabLoss;
-    op.operands = {gather.results[0], op.operands[2]};
-    append(std::move(stats));
-    append(std::move(gather));
+    op.operands = {all, op.operands[2]};
     ops_.push_back(std::move(op));
   }
 
   const plan::Plan &plan_;
-  plan::Segment &segment_;
   int16_t group_, sharedKeys_, differentKeys_;
   int64_t ranks_;
-  int64_t pieceCount_; ///< of rows
-  bool byRows_;        ///< whether values between products are sharded by rows
-  int32_t unit_ = -1;
-  uint32_t loc_ = kNone;
-  std::vector<Op> ops_;
-  // By value:
-  std::vector<Part> parts_;
-  std::vector<CutDim> cuts_;                 ///< of values with Part::Columns
-  std::vector<const plan::Param *> params_;  ///< the parameter that the value holds
-  const std::vector<bool> &isCut_;           ///< by parameter
-  std::vector<ValueId> shared_, gathered_;   ///< views and gathers of the value so far
-  std::vector<std::vector<ValueId>> pieces_; ///< of values with Part::Rows
+  int64_t pieceCount_;                      ///< of rows
+  bool byRows_;                             ///< whether values between products are sharded by rows
+  std::vector<const plan::Param *> params_; ///< by value: the parameter that it holds
+  const std::vector<bool> &isCut_;          ///< by parameter
+  std::vector<Known> known_;                ///< by value
   OwnLoads loads_;
 };
 

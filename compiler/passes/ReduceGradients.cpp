@@ -3,17 +3,16 @@
 #include <algorithm>
 
 #include "compiler/passes/BlockCollectives.h"
-#include "compiler/passes/PlanNames.h"
-#include "runtime/plan/Builder.h"
+#include "compiler/passes/OpWriter.h"
 
 namespace shardc::passes {
 namespace {
 
-class GradientReducer {
+class GradientReducer : OpWriter {
 public:
   GradientReducer(plan::Plan &plan, plan::Role &role, plan::Segment &segment,
                   BlockCollectives &blocks)
-      : plan_(plan), role_(role), segment_(segment), blocks_(blocks) {}
+      : OpWriter(segment), plan_(plan), role_(role), blocks_(blocks) {}
 
   /// Adds a reduction after each pack of a block's gradient. Whether it runs for every microbatch
   /// or only for the last depends on the block's sharding.
@@ -28,17 +27,12 @@ public:
       accumulateLocally();
     if (hasBlock(isTransient))
       markTransient();
-    std::vector<Op> ops;
-    ops.reserve(segment_.ops.size() + blocks_.size());
-    for (Op &op : segment_.ops) {
-      bool isPack = isOfBlock(op);
-      uint32_t block = isPack ? blockOf(op) : 0;
-      ValueId whole = op.results.empty() ? kNone : op.results[0];
-      ops.push_back(std::move(op));
-      if (isPack)
-        emitReduction(ops, block, whole);
-    }
-    plan::replaceOps(segment_, std::move(ops));
+    ops_.reserve(segment_.ops.size() + blocks_.size());
+    rewrite([this](Op op) {
+      ops_.push_back(op);
+      if (isOfBlock(op))
+        emitReduction(blockOf(op), op.results[0]);
+    });
   }
 
 private:
@@ -138,26 +132,19 @@ private:
     if (std::ranges::find(isPacked, 1) == isPacked.end())
       return;
     std::vector<ValueId> copyOf(segment_.values.size(), kNone);
-    std::vector<Op> ops;
-    for (Op &op : segment_.ops) {
-      ValueId sum = op.results.empty() ? kNone : op.results[0];
+    rewrite([&](Op op) {
       if (isOfBlock(op))
         for (ValueId &part : op.operands)
           part = isPacked[part] != 0 ? copyOf[part] : part;
-      ops.push_back(std::move(op));
+      const ValueId sum = op.results.empty() ? kNone : op.results[0];
+      ops_.push_back(std::move(op));
       if (sum == kNone || isPacked[sum] == 0)
-        continue;
-      Op cast = plan::makeOp(OpKind::Cast, {sum}, ops.back().unit, ops.back().loc);
-      cast.phase = ops.back().phase;
-      Type type = segment_.values[sum].type;
-      std::string name = segment_.values[sum].name + ".own";
-      copyOf[sum] = plan::addValue(segment_, std::move(name), type, plan::Purpose::Grads);
-      cast.results = {copyOf[sum]};
-      isPacked.resize(segment_.values.size(), 0);
-      copyOf.resize(segment_.values.size(), kNone);
-      ops.push_back(std::move(cast));
-    }
-    plan::replaceOps(segment_, std::move(ops));
+        return;
+      Op cast = plan::makeOp(OpKind::Cast, {sum}, unit_, loc_);
+      cast.phase = ops_.back().phase;
+      copyOf[sum] =
+          emit(std::move(cast), nameOf(sum) + ".own", Type(typeOf(sum)), plan::Purpose::Grads);
+    });
   }
 
   /// Adds the first contribution to each parameter's gradient to the sum of earlier microbatches.
@@ -165,7 +152,6 @@ private:
     std::vector<ValueId> before(segment_.values.size(),
                                 kNone); // by gradient value: the view to which it is added
     std::vector<plan::Pred> added(before.size()); // and in which microbatches
-    std::vector<Op> views;
     DType mainGrads = blocks_.job().mainGrads;
     std::vector<uint8_t> marks = gradientsOf(accumulatesLocally);
     for (ValueId value = 0; value < marks.size(); ++value)
@@ -194,12 +180,9 @@ private:
         Op view = plan::makeOp(OpKind::View, {sum}, pack.unit);
         view.set(Key::offset, plan_.params[params[block][k]].offset);
         view.phase = pack.phase;
-        Type type = segment_.values[first].type;
-        std::string name = segment_.values[first].name + ".sum";
-        view.results = {plan::addValue(segment_, std::move(name), type, plan::Purpose::Grads)};
-        before[first] = view.results[0];
+        before[first] = emit(std::move(view), nameOf(first) + ".sum", Type(typeOf(first)),
+                             plan::Purpose::Grads);
         added[first] = addedIn(block);
-        views.push_back(std::move(view));
       }
     }
     for (Op &op : segment_.ops)
@@ -207,9 +190,7 @@ private:
         if (op.results[r] < before.size() && before[op.results[r]] != kNone)
           op.ties.push_back({plan::Tie::Acc, static_cast<uint8_t>(r), before[op.results[r]],
                              added[op.results[r]]});
-    views.insert(views.end(), std::make_move_iterator(segment_.ops.begin()),
-                 std::make_move_iterator(segment_.ops.end()));
-    plan::replaceOps(segment_, std::move(views));
+    rewrite([this](Op op) { ops_.push_back(std::move(op)); });
   }
 
   ValueId firstContribution(ValueId grad) const {
@@ -233,7 +214,7 @@ private:
       }
   }
 
-  void emitReduction(std::vector<Op> &ops, uint32_t block, ValueId whole) {
+  void emitReduction(uint32_t block, ValueId whole) {
     const BlockStrategy &strategy = blocks_.strategy(block);
     if (strategy.accumulatesLocally() && !completes(block))
       return;
@@ -242,12 +223,11 @@ private:
     bool isSent = strategy.sumRanks > 1;
     ValueId wire = whole;
     if ((isSent && dtype != strategy.wire) || strategy.scale != 1)
-      wire =
-          emitCast(ops, block, whole, pred, "G.", isSent ? strategy.wire : dtype, strategy.scale);
+      wire = emitCast(block, whole, pred, "G.", isSent ? strategy.wire : dtype, strategy.scale);
     if (strategy.shardsState)
-      return emitReduceScatter(ops, block, wire, pred);
+      return emitReduceScatter(block, wire, pred);
     if (isSent)
-      return emitAllReduce(ops, block, wire, whole, pred);
+      return emitAllReduce(block, wire, whole, pred);
     if (wire != whole)
       leaveReduced(block, wire, plan::Arena::Work);
   }
@@ -264,22 +244,19 @@ private:
 
   /// Appends a cast of a gradient to the type of its reduction, or a multiplication by `scale`. The
   /// result's name begins with `prefix`.
-  ValueId emitCast(std::vector<Op> &ops, uint32_t block, ValueId gradient, plan::Pred pred,
-                   const char *prefix, DType dtype, double scale = 1) {
+  ValueId emitCast(uint32_t block, ValueId gradient, plan::Pred pred, const char *prefix,
+                   DType dtype, double scale = 1) {
     Op cast = plan::makeOp(OpKind::Cast, {gradient}, plan_.blocks[block].unit, blocks_.loc());
     cast.pred = pred;
     cast.phase = plan::Phase::Backward;
     cast.set(Key::scale, scale);
     Type type = segment_.values[gradient].type;
     type.dtype = dtype;
-    cast.results = {plan::addValue(segment_, prefix + plan_.blocks[block].name + ".wire", type,
-                                   plan::Purpose::Comm)};
-    ValueId result = cast.results[0];
-    ops.push_back(std::move(cast));
-    return result;
+    return emit(std::move(cast), prefix + plan_.blocks[block].name + ".wire", type,
+                plan::Purpose::Comm);
   }
 
-  void emitReduceScatter(std::vector<Op> &ops, uint32_t block, ValueId wire, plan::Pred pred) {
+  void emitReduceScatter(uint32_t block, ValueId wire, plan::Pred pred) {
     const BlockStrategy &strategy = blocks_.strategy(block);
     Op reduce = blocks_.make(OpKind::ReduceScatter, wire, block, plan::Phase::Backward);
     reduce.pred = pred;
@@ -292,17 +269,17 @@ private:
           plan::addLiveIn(segment_, "gs." + plan_.blocks[block].name + ".sum", role_, cell);
       reduce.ties.push_back({plan::Tie::Acc, 0, sum, addedIn(block)});
     }
-    ops.push_back(std::move(reduce));
+    ops_.push_back(std::move(reduce));
     if (strategy.accumulatesLocally())
       segment_.outs.push_back({shard, cell});
     else
       setOut(blocks_.gradCell(block), cell, shard);
     if (blocks_.hasCopies(block))
-      reduceShard(ops, block, shard, pred);
+      reduceShard(block, shard, pred);
   }
 
   /// Sums the gradient of a shard over its copies, after all microbatches were added to each.
-  void reduceShard(std::vector<Op> &ops, uint32_t block, ValueId shard, plan::Pred before) {
+  void reduceShard(uint32_t block, ValueId shard, plan::Pred before) {
     const BlockStrategy &strategy = blocks_.strategy(block);
     bool isEach = before == plan::Pred::Always && strategy.microbatches > 1;
     if (isEach && !completes(block))
@@ -310,7 +287,7 @@ private:
     plan::Pred pred = isEach ? last() : before;
     uint32_t cell = blocks_.gradShardCell(block);
     bool isCast = role_.cells[cell].type.dtype != strategy.wire;
-    ValueId wire = isCast ? emitCast(ops, block, shard, pred, "gs.", strategy.wire) : shard;
+    ValueId wire = isCast ? emitCast(block, shard, pred, "gs.", strategy.wire) : shard;
     bool isDivided = strategy.dividesShards();
     Op sum = blocks_.make(isDivided ? OpKind::ReduceScatter : OpKind::AllReduce, wire, block,
                           plan::Phase::Backward, Scope::Shard);
@@ -332,7 +309,7 @@ private:
       else
         setOut(cell, to, reduced); // no other microbatch is added to the shard
     }
-    ops.push_back(std::move(sum));
+    ops_.push_back(std::move(sum));
   }
 
   uint32_t addReducedCell(uint32_t block, const Type &type, plan::Arena arena) {
@@ -340,8 +317,7 @@ private:
                    {plan::CellKind::ReducedGradient, block}, type, arena, plan::Purpose::Grads);
   }
 
-  void emitAllReduce(std::vector<Op> &ops, uint32_t block, ValueId wire, ValueId whole,
-                     plan::Pred pred) {
+  void emitAllReduce(uint32_t block, ValueId wire, ValueId whole, plan::Pred pred) {
     Op reduce = blocks_.make(OpKind::AllReduce, wire, block, plan::Phase::Backward);
     reduce.pred = pred;
     Type type = segment_.values[wire].type;
@@ -355,12 +331,11 @@ private:
     } else {
       leaveReduced(block, reduced, plan::Arena::Sym);
     }
-    ops.push_back(std::move(reduce));
+    ops_.push_back(std::move(reduce));
   }
 
   plan::Plan &plan_;
   plan::Role &role_;
-  plan::Segment &segment_;
   BlockCollectives &blocks_;
 };
 

@@ -9,11 +9,10 @@
 #include <set>
 
 #include "compiler/passes/Allocator.h"
+#include "compiler/passes/OpWriter.h"
 #include "compiler/passes/Partition.h"
-#include "compiler/passes/PlanNames.h"
 #include "runtime/base/BatchFields.h"
 #include "runtime/base/Status.h"
-#include "runtime/plan/Builder.h"
 #include "runtime/plan/FactorExtents.h"
 
 namespace shardc::passes {
@@ -33,17 +32,14 @@ int16_t groupToCut(const plan::Plan &plan) {
   return -1;
 }
 
-class SequenceCutter {
+class SequenceCutter : OpWriter {
 public:
   SequenceCutter(plan::Plan &plan, plan::Role &role, plan::Segment &segment, int16_t group)
-      : plan_(plan), role_(role), segment_(segment), group_(group), ranks_(plan.groupSize(group)),
+      : OpWriter(segment), plan_(plan), role_(role), group_(group), ranks_(plan.groupSize(group)),
         loads_(segment) {}
 
   void run() {
-    std::vector<Op> old = std::move(segment_.ops);
-    for (Op &op : old)
-      cut(std::move(op));
-    plan::replaceOps(segment_, std::move(ops_));
+    rewrite([this](Op op) { cut(std::move(op)); });
   }
 
 private:
@@ -52,7 +48,10 @@ private:
   void cut(Op op) {
     if (plan::opInfo(op.kind).sum == plan::SumRole::Loads)
       return cutLoad(std::move(op));
-    loads_.take(op, [&](ValueId load) { return sumOfLoads(load, op); });
+    loads_.take(op, [&](ValueId load) {
+      return emit(make(OpKind::AllReduce, {load}, group_), nameOf(load) + ".slices", typeOf(load),
+                  plan::Purpose::Data);
+    });
     if (op.kind == OpKind::Roll)
       return cutRoll(op);
     if (op.kind == OpKind::TokenCount && rolled_.contains(op.operands[0]))
@@ -111,16 +110,6 @@ private:
     ops_.push_back(std::move(op));
   }
 
-  ValueId sumOfLoads(ValueId load, const Op &before) {
-    const plan::Value own = segment_.values[load];
-    ValueId all = plan::addValue(segment_, own.name + ".slices", own.type, plan::Purpose::Data);
-    Op sum = plan::makeOp(OpKind::AllReduce, {load}, before.unit, before.loc);
-    sum.group = group_, sum.phase = before.phase;
-    sum.results = {all};
-    ops_.push_back(std::move(sum));
-    return all;
-  }
-
   /// A factor, and the dimension of an operand that it determines.
   struct Cut {
     FactorId factor;
@@ -174,7 +163,6 @@ private:
     op.operands.push_back(places_);
   }
 
-  const Type &typeOf(ValueId value) const { return segment_.values[value].type; }
   int cutDimOf(ValueId value) const {
     return value < cutDims_.size() ? cutDims_[value] : int8_t{-1};
   }
@@ -203,27 +191,18 @@ private:
         segment_.values[in.value].type = feed;
       }
     ValueId mask = load.results[batch::Mask];
-    const Op first = load;
     ops_.push_back(std::move(load));
     if (segment_.kind == plan::SegmentKind::Train && !plan_.job.model.calculatePerTokenLoss)
-      countAll(first, mask);
+      countAll(mask);
   }
 
   /// Appends an op with one result, which gets the purpose of the operand.
-  ValueId emit(Op op, std::string name, const Type &type) {
-    ValueId result =
-        plan::addValue(segment_, std::move(name), type, segment_.values[op.operands[0]].purpose);
-    op.results = {result};
-    ops_.push_back(std::move(op));
-    return result;
+  ValueId emitLike(Op op, std::string name, const Type &type) {
+    const plan::Purpose purpose = purposeOf(op.operands[0]);
+    return emit(std::move(op), std::move(name), type, purpose);
   }
-  Op opLike(const Op &like, OpKind kind, ValueId operand) const {
-    Op op = plan::makeOp(kind, {operand}, like.unit, like.loc);
-    op.phase = like.phase;
-    return op;
-  }
-  Op mergeLike(const Op &like, ValueId operand, int64_t samples, bool isInverse) const {
-    Op op = opLike(like, OpKind::MergeSlices, operand);
+  Op merge(ValueId operand, int64_t samples, bool isInverse) const {
+    Op op = make(OpKind::MergeSlices, {operand});
     op.set(Key::outer, samples).set(Key::inner, ranks_);
     if (isInverse)
       op.set(Key::inverse, int64_t{1});
@@ -231,17 +210,15 @@ private:
   }
 
   /// Gathers whole sequences of token data, once per value.
-  ValueId gathered(const Op &like, ValueId value) {
+  ValueId gathered(ValueId value) {
     ValueId &whole = gathered_.try_emplace(value, kNone).first->second;
     if (whole != kNone)
       return whole;
-    const std::string name = segment_.values[value].name;
+    const std::string name = nameOf(value);
     Type type = typeOf(value);
     type.shape[1] *= ranks_;
-    Op gather = opLike(like, OpKind::AllGather, value);
-    gather.group = group_;
-    ValueId all = emit(std::move(gather), name + ".slices", type);
-    return whole = emit(mergeLike(like, all, type.shape[0], false), name + ".whole", type);
+    ValueId all = emitLike(make(OpKind::AllGather, {value}, group_), name + ".slices", type);
+    return whole = emitLike(merge(all, type.shape[0], false), name + ".whole", type);
   }
 
   /// A roll shifts tokens across chunk boundaries, so it is computed on whole sequences, of which
@@ -249,58 +226,44 @@ private:
   void cutRoll(Op roll) {
     const ValueId result = roll.results[0];
     const Type type = typeOf(result);
-    const std::string name = segment_.values[result].name;
-    const Op like = roll;
-    roll.operands[0] = gathered(like, roll.operands[0]);
-    ValueId whole = emit(roll, name + ".whole", type);
+    const std::string name = nameOf(result);
+    roll.operands[0] = gathered(roll.operands[0]);
+    ValueId whole = emitLike(roll, name + ".whole", type);
     Type wholes = type;
     // If a slice is too short to begin at an aligned address, two copies of the sequences are
     // sliced together.
     if (type.bytes() / ranks_ % kPlaceAlign != 0) {
       wholes.shape[0] *= 2;
-      Op pair = opLike(like, OpKind::Pack, whole);
-      pair.operands.push_back(emit(std::move(roll), name + ".again", type));
-      whole = emit(std::move(pair), name + ".twice", wholes);
+      Op pair = make(OpKind::Pack, {whole});
+      pair.operands.push_back(emitLike(std::move(roll), name + ".again", type));
+      whole = emitLike(std::move(pair), name + ".twice", wholes);
     }
-    ValueId slices = emit(mergeLike(like, whole, wholes.shape[0], true), name + ".slices", wholes);
+    ValueId slices = emitLike(merge(whole, wholes.shape[0], true), name + ".slices", wholes);
     shorten(result, 1);
     rolled_.insert(result);
-    Op own = opLike(like, OpKind::View, slices);
+    Op own = make(OpKind::View, {slices}, group_);
     own.set(Key::coef, wholes.numel() / ranks_);
-    own.group = group_;
-    own.results = {result};
-    ops_.push_back(std::move(own));
+    emitTo(result, std::move(own));
   }
 
   /// The mean of the multi-token prediction losses is over whole sequences, so their counts are
   /// summed over the slices.
   void countRolled(Op count) {
     const ValueId result = count.results[0];
-    const Op like = count;
-    ValueId slice = emit(std::move(count), segment_.values[result].name + ".slice", typeOf(result));
-    Op sum = opLike(like, OpKind::AllReduce, slice);
-    sum.group = group_;
-    sum.results = {result};
-    ops_.push_back(std::move(sum));
+    ValueId slice = emitLike(std::move(count), nameOf(result) + ".slice", typeOf(result));
+    emitTo(result, make(OpKind::AllReduce, {slice}, group_));
   }
 
   /// The mean of a microbatch's losses is over whole sequences, so their tokens are counted over
   /// all slices.
-  void countAll(const Op &load, ValueId mask) {
-    Op count = plan::makeOp(OpKind::TokenCount, {mask}, load.unit, load.loc);
+  void countAll(ValueId mask) {
     Type one = Type::of(DType::F32, {1});
-    count.results = {plan::addValue(segment_, "count.slice", one)};
-    Op sum = plan::makeOp(OpKind::AllReduce, {count.results[0]}, load.unit, load.loc);
-    sum.group = group_;
-    sum.results = {plan::addValue(segment_, "count.all", one)};
-    count.phase = sum.phase = load.phase;
-    ops_.push_back(std::move(count));
-    ops_.push_back(std::move(sum));
+    ValueId count = emit(make(OpKind::TokenCount, {mask}), "count.slice", one);
+    emit(make(OpKind::AllReduce, {count}, group_), "count.all", one);
   }
 
   plan::Plan &plan_;
   plan::Role &role_;
-  plan::Segment &segment_;
   int16_t group_;
   int64_t ranks_;
   ValueId places_ = kNone;      ///< positions of tokens in their sequences
@@ -308,7 +271,6 @@ private:
   OwnLoads loads_;
   std::map<ValueId, ValueId> gathered_; ///< by value: the same data for whole sequences
   std::set<ValueId> rolled_;            ///< this rank's slices of rolled values
-  std::vector<Op> ops_;
 };
 
 } // namespace
