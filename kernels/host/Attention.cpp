@@ -9,8 +9,6 @@
 //   and lse = -inf. Dropout uses the positions, so that its masks are those of the whole sequence.
 //   If ranks have mirrored slices (Slices.h), positions follow from the ranks' indices and not from
 //   the operands.
-// attention_join combines two results for the same queries: lse = log(exp(a) + exp(b)), o = exp(a -
-//   lse)·oa + exp(b - lse)·ob
 // Products are fp32 through BLAS, sums of exponentials fp64. Limited by exp at small D and by BLAS
 // at large D.
 #include "kernels/host/Attention.h"
@@ -293,52 +291,11 @@ template <bool kIsPart> const char *acceptsAttention(const Call &call) {
   return AttentionOp{kIsPart, false}.refusal(call);
 }
 
-// ---- joining ----
-
-struct JoinBuffers {
-  float *a, *b, *to;
-
-  JoinBuffers(const Call &call, Scratch &scratch) {
-    int64_t channels = call.in[0].numel() / call.in[1].numel();
-    a = scratch.take<float>(channels);
-    b = scratch.take<float>(channels);
-    to = scratch.take<float>(channels);
-  }
-};
-
-/// Joins two partial results of the same queries: o = sum of exp(lse_i - lse)·o_i, lse = log(sum of
-/// exp(lse_i)). Weights are relative to the larger lse, so nothing overflows. A part without
-/// visible keys has weight 0.
-void runJoin(const Call &call, const JoinBuffers &buffers) {
-  int64_t heads = call.in[1].shape[1], positions = call.in[1].shape[2];
-  int64_t rows = call.in[1].numel(), channels = call.in[0].numel() / rows;
-  const auto *lseA = static_cast<const float *>(call.in[1].data);
-  const auto *lseB = static_cast<const float *>(call.in[3].data);
-  auto *lse = static_cast<float *>(call.out[1].data);
-  for (int64_t row = 0; row < rows; ++row) { // rows of [B, S, N]
-    int64_t b = row / heads / positions, s = row / heads % positions, n = row % heads;
-    int64_t at = (b * heads + n) * positions + s;
-    float top = std::max(lseA[at], lseB[at]);
-    double shareA = top == kNothing ? 0 : std::exp(double{lseA[at]} - double{top});
-    double shareB = top == kNothing ? 0 : std::exp(double{lseB[at]} - double{top});
-    double total = shareA + shareB;
-    auto weightA = static_cast<float>(top == kNothing ? 0 : shareA / total);
-    auto weightB = static_cast<float>(top == kNothing ? 0 : shareB / total);
-    lse[at] = top == kNothing ? kNothing : static_cast<float>(double{top} + std::log(total));
-    const float *a = readF32(call.in[0], row * channels, channels, buffers.a);
-    const float *other = readF32(call.in[2], row * channels, channels, buffers.b);
-    for (int64_t i = 0; i < channels; ++i)
-      buffers.to[i] = weightA * a[i] + weightB * other[i];
-    writeF32(call.out[0], row * channels, channels, buffers.to);
-  }
-}
-
 } // namespace
 
 const Kernel kAttention =
     kernelOf<OpKind::Attention, acceptsAttention<false>>(withBuffers<runAttention<false>>);
 const Kernel kAttentionPart =
     kernelOf<OpKind::AttentionPart, acceptsAttention<true>>(withBuffers<runAttention<true>>);
-const Kernel kAttentionJoin = kernelOf<OpKind::AttentionJoin>(withBuffers<runJoin>);
 
 } // namespace shardc::kernels::host

@@ -1,3 +1,5 @@
+// attention_join combines two results for the same queries: lse = log(exp(a) + exp(b)), o = exp(a -
+// lse)·oa + exp(b - lse)·ob.
 // attention_sink: attention with one additional key per query, whose value is 0 and whose score is
 // a parameter of the head: lse' = log(exp(lse) + exp(sink)), o' = exp(lse - lse')·o. A query that
 // sees no key has o' = 0. attention_sink_bwd: dsink = -sum over queries of exp(sink -
@@ -33,38 +35,58 @@ struct Extents {
 };
 
 struct Buffers {
-  float *row, *to, *sinks;
+  float *row, *more, *to, *sinks;
 
   Buffers(const Call &call, Scratch &scratch) {
     Extents e(call.in[0], call.in[1]);
-    row = scratch.take<float>(e.channels);
-    to = scratch.take<float>(e.channels);
+    for (float **buffer : {&row, &more, &to})
+      *buffer = scratch.take<float>(e.channels);
     sinks = scratch.take<float>(e.heads);
   }
 };
 
-/// Weights are relative to the larger of lse and sink, so exp cannot overflow.
-void runSink(const Call &call, const Buffers &buffers) {
+/// The shares of two sets of keys in the attention to both, and its statistic. They are relative to
+/// the larger statistic, so exp cannot overflow; a set without keys has share 0.
+struct Shares {
+  float first = 0, second = 0, lse = kNothing;
+
+  Shares(float a, float b) {
+    const double top = std::max(a, b);
+    if (top == kNothing)
+      return;
+    const double ofA = a == kNothing ? 0 : std::exp(double{a} - top);
+    const double ofB = b == kNothing ? 0 : std::exp(double{b} - top);
+    const double total = ofA + ofB;
+    first = static_cast<float>(ofA / total), second = static_cast<float>(ofB / total);
+    lse = static_cast<float>(top + std::log(total));
+  }
+};
+
+/// Without a second output, the other keys are a sink of each head.
+template <bool kIsSink> void runJoin(const Call &call, const Buffers &buffers) {
   Extents e(call.in[0], call.in[1]);
   const float *sinks = buffers.sinks;
-  if (call.inCount > 2)
+  if (kIsSink && call.inCount > 2)
     sinks = readF32(call.in[2], call.index * e.heads, e.heads, buffers.sinks);
   else
     std::fill_n(buffers.sinks, e.heads, 0.0f);
   const auto *lse = static_cast<const float *>(call.in[1].data);
+  const auto *other = kIsSink ? nullptr : static_cast<const float *>(call.in[3].data);
   auto *all = static_cast<float *>(call.out[1].data);
   for (int64_t b = 0; b < e.batch; ++b)
     for (int64_t s = 0; s < e.positions; ++s)
       for (int64_t n = 0; n < e.heads; ++n) {
         int64_t row = e.row(b, s, n), at = e.at(b, s, n);
-        double top = std::max(double{lse[at]}, double{sinks[n]});
-        double share = lse[at] == kNothing ? 0 : std::exp(double{lse[at]} - top);
-        double total = share + std::exp(double{sinks[n]} - top);
-        all[at] = static_cast<float>(top + std::log(total));
-        auto weight = static_cast<float>(share / total);
+        const Shares shares(lse[at], kIsSink ? sinks[n] : other[at]);
+        all[at] = shares.lse;
         const float *o = readF32(call.in[0], row, e.channels, buffers.row);
         for (int64_t i = 0; i < e.channels; ++i)
-          buffers.to[i] = weight * o[i];
+          buffers.to[i] = shares.first * o[i];
+        if constexpr (!kIsSink) {
+          const float *more = readF32(call.in[2], row, e.channels, buffers.more);
+          for (int64_t i = 0; i < e.channels; ++i)
+            buffers.to[i] += shares.second * more[i];
+        }
         writeF32(call.out[0], row, e.channels, buffers.to);
       }
 }
@@ -104,7 +126,8 @@ void runSinkBwd(const Call &call, const BwdBuffers &buffers) {
 
 } // namespace
 
-const Kernel kAttentionSink = kernelOf<OpKind::AttentionSink>(withBuffers<runSink>);
+const Kernel kAttentionJoin = kernelOf<OpKind::AttentionJoin>(withBuffers<runJoin<false>>);
+const Kernel kAttentionSink = kernelOf<OpKind::AttentionSink>(withBuffers<runJoin<true>>);
 const Kernel kAttentionSinkBwd =
     kernelOf<OpKind::AttentionSinkBwd, nullptr, 1>(withBuffers<runSinkBwd>);
 

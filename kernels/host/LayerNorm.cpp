@@ -33,52 +33,26 @@ SHARDC_CLONES void scaleRow(const float *w, const float *bias, float rstd, int64
     y[i] = y[i] * rstd * w[i] + bias[i];
 }
 
-struct Parameters {
-  const float *weight, *bias;
-};
-
-Parameters readParameters(const Call &call, const Tensor &weight, const Tensor &bias,
-                          const Buffers &buffers) {
-  return {normWeight(call, weight, buffers.weight), readF32(bias, 0, bias.numel(), buffers.bias)};
-}
-
-/// Writes row `row` of y from `buffer`, which has the centred row.
-void finishRow(Parameters parameters, const Tensor &y, int64_t row, float *buffer, float rstd) {
-  int64_t n = y.cols();
-  scaleRow(parameters.weight, parameters.bias, rstd, n, buffer);
-  writeF32(y, row * n, n, buffer);
-}
-
-/// Normalises one row of fp32 numbers into row `row` of y and writes its statistics.
-void normRow(const Call &call, const float *x, Parameters parameters, const Tensor &y, int64_t row,
-             float *buffer, float *mean, float *rstd) {
-  int64_t n = y.cols();
-  mean[row] = static_cast<float>(sum(x, n) / static_cast<double>(n));
-  center(x, mean[row], n, buffer);
-  double variance = dot(buffer, buffer, n) / static_cast<double>(n);
-  rstd[row] = static_cast<float>(1.0 / std::sqrt(variance + call.attrs.eps));
-  finishRow(parameters, y, row, buffer, rstd[row]);
-}
-
-void runLayerNorm(const Call &call, const Buffers &buffers) {
-  const Tensor &x = call.in[0];
-  int64_t rows = x.rows(), n = x.cols();
-  Parameters parameters = readParameters(call, call.in[1], call.in[2], buffers);
-  for (int64_t row = 0; row < rows; ++row)
-    normRow(call, readF32(x, row * n, n, buffers.x), parameters, call.out[0], row, buffers.y,
-            static_cast<float *>(call.out[1].data), static_cast<float *>(call.out[2].data));
-}
-
-/// Computes the norm again from the saved mean and rstd, without the sums over rows.
-void runLayerNormAgain(const Call &call, const Buffers &buffers) {
-  const Tensor &x = call.in[0];
-  int64_t rows = x.rows(), n = x.cols();
-  Parameters parameters = readParameters(call, call.in[1], call.in[2], buffers);
-  const auto *mean = static_cast<const float *>(call.in[3].data);
-  const auto *rstd = static_cast<const float *>(call.in[4].data);
-  for (int64_t row = 0; row < rows; ++row) {
-    center(readF32(x, row * n, n, buffers.x), mean[row], n, buffers.y);
-    finishRow(parameters, call.out[0], row, buffers.y, rstd[row]);
+/// Without `kIsAgain`, computes the mean and rstd of each row first. Otherwise they are operands.
+template <bool kIsAgain> void runLayerNorm(const Call &call, const Buffers &buffers) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  const int64_t n = x.cols();
+  const float *w = normWeight(call, call.in[1], buffers.weight);
+  const float *bias = readF32(call.in[2], 0, n, buffers.bias);
+  const Tensor *statistics = kIsAgain ? call.in + 3 : call.out + 1;
+  auto *mean = static_cast<float *>(statistics[0].data),
+       *rstd = static_cast<float *>(statistics[1].data);
+  for (int64_t row = 0, rows = x.rows(); row < rows; ++row) {
+    const float *from = readF32(x, row * n, n, buffers.x);
+    if constexpr (!kIsAgain)
+      mean[row] = static_cast<float>(sum(from, n) / static_cast<double>(n));
+    center(from, mean[row], n, buffers.y);
+    if constexpr (!kIsAgain) {
+      double variance = dot(buffers.y, buffers.y, n) / static_cast<double>(n);
+      rstd[row] = static_cast<float>(1.0 / std::sqrt(variance + call.attrs.eps));
+    }
+    scaleRow(w, bias, rstd[row], n, buffers.y);
+    writeF32(y, row * n, n, buffers.y);
   }
 }
 
@@ -148,8 +122,8 @@ void runLayerNormBwd(const Call &call, const BwdBuffers &buffers) {
 
 } // namespace
 
-const Kernel kLayerNorm = kernelOf<OpKind::LayerNorm>(withBuffers<runLayerNorm>);
-const Kernel kLayerNormAgain = kernelOf<OpKind::LayerNormAgain>(withBuffers<runLayerNormAgain>);
+const Kernel kLayerNorm = kernelOf<OpKind::LayerNorm>(withBuffers<runLayerNorm<false>>);
+const Kernel kLayerNormAgain = kernelOf<OpKind::LayerNormAgain>(withBuffers<runLayerNorm<true>>);
 const Kernel kLayerNormBwd =
     kernelOf<OpKind::LayerNormBwd, acceptsLayerNormBwd, 6>(withBuffers<runLayerNormBwd>);
 

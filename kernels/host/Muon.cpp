@@ -12,13 +12,11 @@
 // muon orthogonalises the matrices of which its shard has rows. With `divided`, the ranks have
 // already executed the steps on their parts together (MuonSteps.cpp), and muon updates the rows of
 // its shard.
-#include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
-#include "kernels/host/Matrices.h"
+#include "kernels/host/NewtonSchulz.h"
 #include "kernels/host/Optimizer.h"
 #include "kernels/host/Rows.h"
-#include "runtime/base/NewtonSchulz.h"
 #include "runtime/base/StepState.h"
 
 #include <algorithm>
@@ -28,17 +26,6 @@ namespace shardc::kernels::host {
 namespace {
 
 enum Operand { G, Master, M, State };
-
-struct Buffers {
-  Buffers(const Call &call, Scratch &scratch)
-      : x(scratch.take<float>(call.attrs.largest_matrix)),
-        y(scratch.take<float>(call.attrs.largest_matrix)),
-        square(scratch.take<float>(call.attrs.largest_matrix)),
-        mixed(scratch.take<float>(call.attrs.largest_matrix)) {}
-
-  float *x, *y;          ///< short side by long side
-  float *square, *mixed; ///< short side by short side: A, and b·A + c·A²
-};
 
 /// The rates for one matrix.
 struct Rates {
@@ -138,40 +125,22 @@ float takeWhole(const Call &call, const Matrix &matrix, float *x) {
   return static_cast<float>(std::sqrt(squares));
 }
 
-SHARDC_CLONES void roundToBF16(float *x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i)
-    x[i] = toFloat(toBF16(x[i]));
-}
-
 /// Orthogonalises the matrix in buffers.x. Returns the address of the result: buffers.x or
 /// buffers.y.
-float *orthogonalize(const Call &call, const Matrix &matrix, float norm, const Buffers &buffers) {
+float *orthogonalize(const Call &call, const Matrix &matrix, float norm, const NsBuffers &buffers) {
   const int64_t r = matrix.shortSide(), c = matrix.longSide();
-  const bool isRounded = static_cast<NsProducts>(call.attrs.products) == NsProducts::Medium;
-  auto round = [&](float *x, int64_t n) {
-    if (isRounded)
-      roundToBF16(x, n);
-  };
   float *x = buffers.x, *next = buffers.y;
   float divisor = std::max(norm, kNsNormMin);
   for (int64_t i = 0; i < r * c; ++i)
     x[i] /= divisor;
-  round(x, r * c);
+  roundProduct(call, x, r * c);
   for (int64_t i = 0; i < call.attrs.ns_steps; ++i) {
     NsStep step = nsStep(static_cast<NsCoefficients>(call.attrs.ns_coefficients), i);
     gemm(r, r, c, 1.0f, {x, c}, {x, c, true}, 0.0f, buffers.square, r);
-    round(buffers.square, r * r);
-    const float *mixed = buffers.square;
-    float factor = step.b;
-    if (step.c != 0) {
-      std::copy_n(buffers.square, r * r, buffers.mixed);
-      gemm(r, r, r, step.c, {buffers.square, r}, {buffers.square, r}, step.b, buffers.mixed, r);
-      round(buffers.mixed, r * r);
-      mixed = buffers.mixed, factor = 1;
-    }
+    const Mixed mixed = mixOf(call, step, r, buffers);
     std::copy_n(x, r * c, next);
-    gemm(r, c, r, factor, {mixed, r}, {x, c}, step.a, next, c);
-    round(next, r * c);
+    gemm(r, c, r, mixed.times, {mixed.matrix, r}, {x, c}, step.a, next, c);
+    roundProduct(call, next, r * c);
     std::swap(x, next);
   }
   return x;
@@ -226,7 +195,7 @@ void updateDivided(const Call &call) {
     updatePart(call, part, ownElements(call));
 }
 
-void runMuon(const Call &call, const Buffers &buffers) {
+void runMuon(const Call &call, const NsBuffers &buffers) {
   const StepState &state = *static_cast<const StepState *>(call.in[State].data);
   const bool isWhole = hasWholeUpdates(call);
   const OwnElements own = isWhole ? ownElements(call) : OwnElements{0, call.in[G].numel()};

@@ -5,12 +5,10 @@
 // parts are bf16, and sums are rounded to bf16 after the addition. Limited by arithmetic: 4·s
 // operations per element of a part, and 2·s³ per matrix on each rank, with the side s that is not
 // divided.
-#include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
-#include "kernels/host/Matrices.h"
+#include "kernels/host/NewtonSchulz.h"
 #include "kernels/host/Rows.h"
-#include "runtime/base/NewtonSchulz.h"
 
 #include <algorithm>
 #include <cmath>
@@ -20,21 +18,7 @@ namespace {
 
 enum Operand { X, Momentum, Sums };
 
-struct Buffers {
-  Buffers(const Call &call, Scratch &scratch)
-      : x(scratch.take<float>(call.attrs.largest_matrix)),
-        y(scratch.take<float>(call.attrs.largest_matrix)),
-        square(scratch.take<float>(call.attrs.largest_matrix)),
-        mixed(scratch.take<float>(call.attrs.largest_matrix)) {}
-
-  float *x, *y;          ///< a part, and the result of a step
-  float *square, *mixed; ///< s by s elements: A, and b·A + c·A²
-};
-
-DType typeOfParts(const Call &call) {
-  return static_cast<NsProducts>(call.attrs.products) == NsProducts::Medium ? DType::BF16
-                                                                            : DType::F32;
-}
+DType typeOfParts(const Call &call) { return roundsProducts(call) ? DType::BF16 : DType::F32; }
 
 void copyFrom(const Tensor &tensor, int64_t at, int64_t n, float *to) {
   float values[kBlock];
@@ -74,7 +58,7 @@ float squaresOf(const Call &call, const Matrix &matrix) {
   return static_cast<float>(squares);
 }
 
-void runMuonSums(const Call &call, const Buffers &buffers) {
+void runMuonSums(const Call &call, const NsBuffers &buffers) {
   auto *sums = static_cast<float *>(call.out[0].data);
   std::fill_n(sums, call.out[0].numel(), 0.0f);
   for (const MatrixPart &part : partsOfSteps(call)) {
@@ -108,35 +92,23 @@ void divideByNorm(const Call &call, const MatrixPart &part, float squares) {
 
 /// One Newton-Schulz step on this rank's part: X' = a·X + (b·S + c·S²)·X with S = X·Xᵀ of the whole
 /// matrix, or the same from the other side. `sums` has S, which was summed over the ranks.
-void takeStep(const Call &call, const MatrixPart &part, const float *sums, const Buffers &buffers) {
+void takeStep(const Call &call, const MatrixPart &part, const float *sums,
+              const NsBuffers &buffers) {
   const int64_t r = part.place.rows, c = part.place.columns, side = part.side();
-  auto round = [&](float *x, int64_t n) {
-    for (int64_t i = 0; typeOfParts(call) == DType::BF16 && i < n; ++i)
-      x[i] = toFloat(toBF16(x[i]));
-  };
   NsStep step =
       nsStep(static_cast<NsCoefficients>(call.attrs.ns_coefficients), call.attrs.ns_step - 1);
   copyFrom(call.in[X], part.at, r * c, buffers.x);
   std::copy_n(buffers.x, r * c, buffers.y);
   std::copy_n(sums + part.product, side * side, buffers.square);
-  round(buffers.square, side * side);
-  const float *mixed = buffers.square;
-  float factor = step.b;
-  if (step.c != 0) {
-    std::copy_n(buffers.square, side * side, buffers.mixed);
-    gemm(side, side, side, step.c, {buffers.square, side}, {buffers.square, side}, step.b,
-         buffers.mixed, side);
-    round(buffers.mixed, side * side);
-    mixed = buffers.mixed, factor = 1;
-  }
+  const Mixed mixed = mixOf(call, step, side, buffers);
   if (part.isOfRows())
-    gemm(r, c, r, factor, {mixed, r}, {buffers.x, c}, step.a, buffers.y, c);
+    gemm(r, c, r, mixed.times, {mixed.matrix, r}, {buffers.x, c}, step.a, buffers.y, c);
   else
-    gemm(r, c, c, factor, {buffers.x, c}, {mixed, c}, step.a, buffers.y, c);
+    gemm(r, c, c, mixed.times, {buffers.x, c}, {mixed.matrix, c}, step.a, buffers.y, c);
   copyTo(call.out[0], part.at, r * c, buffers.y);
 }
 
-void runMuonStep(const Call &call, const Buffers &buffers) {
+void runMuonStep(const Call &call, const NsBuffers &buffers) {
   const auto *sums = static_cast<const float *>(call.in[Sums].data);
   int64_t end = 0;
   for (const MatrixPart &part : partsOfSteps(call)) {

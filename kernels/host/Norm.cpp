@@ -36,23 +36,6 @@ SHARDC_CLONES void gradientsOfRow(const float *dy, const float *x, const float *
   }
 }
 
-RmsNormGradient::RmsNormGradient(const Call &call, Scratch &scratch) {
-  int64_t cols = call.in[0].cols();
-  for (float **buffer : {&weight, &dy, &x, &g, &h, &dx})
-    *buffer = scratch.take<float>(cols);
-  dw = scratch.take<double>(cols);
-}
-
-const float *RmsNormGradient::addRow(const Call &call, int64_t row, const float *w,
-                                     float rstd) const {
-  int64_t n = call.in[0].cols();
-  const float *dyOfRow = readF32(call.in[0], row * n, n, dy);
-  const float *xOfRow = readF32(call.in[1], row * n, n, x);
-  gradientsOfRow(dyOfRow, xOfRow, w, rstd, n, g, h);
-  addProducts(dyOfRow, h, n, dw);
-  return xOfRow;
-}
-
 SHARDC_CLONES void subtractMean(const float *g, const float *h, float mean, float rstd, int64_t n,
                                 float *dx) {
   for (int64_t i = 0; i < n; ++i)

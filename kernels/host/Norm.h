@@ -21,16 +21,6 @@ void scaleRow(const float *x, const float *w, float rstd, int64_t n, float *y);
 void gradientsOfRow(const float *dy, const float *x, const float *w, float rstd, int64_t n,
                     float *g, float *h);
 
-/// Scratch of a gradient of rmsnorm, whose first operands are dy, x and w.
-struct RmsNormGradient {
-  float *weight, *dy, *x, *g, *h, *dx; ///< buffers for a row
-  double *dw;                          ///< sum over rows of dy·h; the caller clears it first
-
-  RmsNormGradient(const Call &call, Scratch &scratch);
-  /// Computes g and h of a row, like gradientsOfRow, and adds to dw. Returns the row of x.
-  const float *addRow(const Call &call, int64_t row, const float *w, float rstd) const;
-};
-
 /// dx = rstd·(g - h·mean).
 void subtractMean(const float *g, const float *h, float mean, float rstd, int64_t n, float *dx);
 
