@@ -60,43 +60,21 @@ Status HostStream::add(const Item &item) {
 }
 
 Status HostStream::launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) {
-  Item item;
-  item.kind = Item::Kernel;
-  item.label = label;
-  item.kernel = kernel;
-  item.call = &call;
-  return add(item);
+  return add({.kind = Item::Kernel, .label = label, .kernel = kernel, .call = &call});
 }
 
 Status HostStream::launchShared(kernels::KernelFn kernel, const kernels::Call &call,
                                 const hal::OwnPart &own, const char *label) {
-  Item item;
-  item.kind = Item::Kernel;
-  item.label = label;
-  item.kernel = kernel;
-  item.sharedCall = &call;
-  item.own = &own;
-  return add(item);
+  return add(
+      {.kind = Item::Kernel, .label = label, .kernel = kernel, .sharedCall = &call, .own = &own});
 }
 
 Status HostStream::copy(void *to, const void *from, int64_t bytes, const char *label) {
-  Item item;
-  item.kind = Item::Copy;
-  item.label = label;
-  item.to = to;
-  item.from = from;
-  item.bytes = bytes;
-  return add(item);
+  return add({.kind = Item::Copy, .label = label, .to = to, .from = from, .bytes = bytes});
 }
 
 Status HostStream::fill(void *to, uint8_t value, int64_t bytes, const char *label) {
-  Item item;
-  item.kind = Item::Fill;
-  item.label = label;
-  item.to = to;
-  item.fillValue = value;
-  item.bytes = bytes;
-  return add(item);
+  return add({.kind = Item::Fill, .fillValue = value, .label = label, .to = to, .bytes = bytes});
 }
 
 /// Queues the collective after the rank's previous one on this channel. Channels with members in
@@ -112,21 +90,15 @@ Status HostStream::collective(hal::Channel &channel, const hal::Collective &desc
   RETURN_IF_ERROR(orderAfterLast(hostChannel, member));
   if (hostChannel.remote())
     hostChannel.remote()->reserve(desc);
-  Item item;
-  item.kind = Item::Collective;
-  item.label = label;
-  item.member = member;
-  item.channel = &hostChannel.state();
-  item.collective = desc;
-  return add(item);
+  return add({.kind = Item::Collective,
+              .member = member,
+              .label = label,
+              .channel = &hostChannel.state(),
+              .collective = desc});
 }
 
 Status HostStream::writeWord(uint32_t *word, uint32_t value) {
-  Item item;
-  item.kind = Item::Word;
-  item.to = word;
-  item.word = value;
-  return add(item);
+  return add({.kind = Item::Word, .to = word, .word = value});
 }
 
 Status HostStream::injectError(hal::InjectedError error, const hal::Channel &channel) {
@@ -157,14 +129,11 @@ Status HostStream::orderAfterLast(HostChannel &channel, int member) {
 /// capture refer.
 Status HostStream::record(hal::Event &event) {
   auto &hostEvent = static_cast<HostEvent &>(event);
-  Item item;
-  item.kind = Item::Record;
   if (captureLane_) {
-    item.event = device_.capture->addEvent();
-    hostEvent.captured_ = item.event;
+    hostEvent.captured_ = device_.capture->addEvent();
     hostEvent.captureId_ = device_.captureId;
     hostEvent.capture_ = device_.capture.get();
-    return add(item);
+    return add({.kind = Item::Record, .event = hostEvent.captured_});
   }
   // Records on two streams could be reached in any order, so the later ticket could hide that the
   // earlier record is still pending.
@@ -174,24 +143,20 @@ Status HostStream::record(hal::Event &event) {
                       device_.rank, name_, hostEvent.stream_->name_);
   hostEvent.stream_ = this;
   hostEvent.capture_ = nullptr;
-  item.event = &hostEvent.state_;
-  item.ticket = hostEvent.recorded_ + 1;
-  RETURN_IF_ERROR(add(item));
+  RETURN_IF_ERROR(
+      add({.kind = Item::Record, .event = &hostEvent.state_, .ticket = hostEvent.recorded_ + 1}));
   ++hostEvent.recorded_;
   return Status::ok();
 }
 
 Status HostStream::wait(hal::Event &event) {
   auto &hostEvent = static_cast<HostEvent &>(event);
-  Item item;
-  item.kind = Item::Wait;
   bool isCaptured = device_.capture && hostEvent.capture_ == device_.capture.get() &&
                     hostEvent.captureId_ == device_.captureId;
   if (isCaptured) {
     if (!captureLane_)
       captureLane_ = device_.capture->addLane(name_);
-    item.event = hostEvent.captured_;
-    return add(item);
+    return add({.kind = Item::Wait, .event = hostEvent.captured_});
   }
   if (captureLane_ && hostEvent.recorded_ > 0)
     return makeStatus(StatusCode::Internal,
@@ -199,9 +164,7 @@ Status HostStream::wait(hal::Event &event) {
                       device_.rank, name_);
   if (hostEvent.recorded_ == 0 || hostEvent.isDone())
     return Status::ok();
-  item.event = &hostEvent.state_;
-  item.ticket = hostEvent.recorded_;
-  return add(item);
+  return add({.kind = Item::Wait, .event = &hostEvent.state_, .ticket = hostEvent.recorded_});
 }
 
 Status HostStream::beginCapture() {
@@ -254,12 +217,8 @@ Status HostStream::launch(hal::Graph &graph, const hal::LaunchParams &params) {
   if (hostGraph.rank() != device_.rank)
     return makeStatus(StatusCode::Internal, "rank {}: the graph belongs to rank {}", device_.rank,
                       hostGraph.rank());
-  Item item;
-  item.kind = Item::Launch;
-  item.label = "graph";
-  item.graph = &hostGraph.state();
-  item.params = params;
-  return add(item);
+  return add(
+      {.kind = Item::Launch, .label = "graph", .graph = &hostGraph.state(), .params = params});
 }
 
 } // namespace shardc::host
