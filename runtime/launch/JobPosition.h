@@ -4,7 +4,9 @@
 
 #include <string>
 
+#include "runtime/base/Hmac.h"
 #include "runtime/base/Launcher.h"
+#include "runtime/base/Report.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::launch {
@@ -42,5 +44,23 @@ Result<int> rendezvousPort(const JobPosition &position, int64_t optionPort);
 /// Returns the first host of a Slurm host list: n03 for `n[03-05,9],m1`. Empty if the list cannot
 /// be parsed.
 std::string firstHost(std::string_view list);
+
+/// What a rank, or the relay of a machine's ranks, needs to join the job.
+struct JoinOptions {
+  std::string address; ///< address of rank 0's supervisor
+  int port = 0;
+  /// The launcher's numbers; in an elastic job, the place and the number of places.
+  int64_t rank = 0, worldSize = 1;
+  bool isElastic = false;
+  /// Whether ranks that lose rank 0's supervisor are started again. The loss is then not reported.
+  bool startsAgain = false;
+  Key secret{};
+  std::string job;
+  /// The name under which ranks of this machine find its relay (Relay.h); empty: they connect to
+  /// rank 0's supervisor.
+  std::string relayName;
+  double joinSeconds = 600; ///< longest wait until all ranks have arrived
+  ReportSink emit;          ///< receives what no other process can report
+};
 
 } // namespace shardc::launch

@@ -126,7 +126,7 @@ void Relay::elect() {
   if (askedAt_ >= 0 && clock_ - askedAt_ < kAgainSeconds)
     return;
   askedAt_ = clock_;
-  Result<Socket> finders = publish(options_.name);
+  Result<Socket> finders = publish(options_.relayName);
   if (finders.status().code() == StatusCode::Exhausted)
     return giveUp(finders.status());
   if (!finders.isOk())

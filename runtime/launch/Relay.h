@@ -11,28 +11,20 @@
 #include <set>
 
 #include "runtime/launch/Admission.h"
+#include "runtime/launch/JobPosition.h"
 #include "runtime/launch/StallDetector.h"
 #include "runtime/launch/Survey.h"
 
 namespace shardc::launch {
 
-struct RelayOptions {
-  std::string address; ///< address of rank 0's supervisor
-  int port = 0;
-  int64_t rank = 0;      ///< rank of the supervisor that runs the relay, from the launcher
-  int64_t worldSize = 1; ///< from the launcher: number of ranks; for an elastic job, of places
-  bool isElastic = false;
-  bool startsAgain = false; ///< ranks of this machine connect again after a fault
-  int64_t localSize = 0;    ///< ranks of this machine; 0 if unknown
-  Key secret{};
-  std::string job;
-  std::string name;         ///< ranks of this machine find it under this name (publish)
-  double joinSeconds = 600; ///< longest wait until rank 0's supervisor admits it
-  double askSeconds = 0.2;  ///< longest wait for an answer of the parent
-  size_t fanOut = kFanOut;  ///< most relays below it; further ones are redirected to these
+/// `rank` is that of the supervisor that runs the relay. `emit` receives the report about the first
+/// stranger.
+struct RelayOptions : JoinOptions {
+  int64_t localSize = 0;   ///< ranks of this machine; 0 if unknown
+  double askSeconds = 0.2; ///< longest wait for an answer of the parent
+  size_t fanOut = kFanOut; ///< most relays below it; further ones are redirected to these
   /// A text that distinguishes a rank in addition to its number, such as its stage; may be empty.
   std::function<std::string(int64_t rank, int64_t worldSize)> stageOf;
-  ReportSink emit; ///< receives the report about the first stranger
 };
 
 class Relay {

@@ -38,26 +38,32 @@ struct Aftermath {
   std::optional<Report> last; ///< why the ranks do not start again
 };
 
-struct RendezvousOptions {
-  /// Number of ranks; for an elastic job, of places, until its ranks are chosen.
-  int64_t worldSize = 1;
+/// What supervisor and server know of a job.
+struct JobOptions {
   uint64_t planHash = 0;
-  Key secret{};
-  std::string job; ///< distinguishes this launch from others that may have the same secret
-  std::optional<Report> problem; ///< why the job cannot run, reported immediately
-  std::string where;             ///< address and port, for messages
+  std::optional<Report> problem; ///< why the job, or this rank, cannot run; reported immediately
   double timeoutSeconds = 600;   ///< time limit of one collective or exchange
-  double joinSeconds = 600;      ///< longest wait until all ranks have arrived
   /// Returns a sentence about a stalled job: which rank fell behind, and where the others wait.
   /// `silent` is a rank without a sign of life, or -1.
   std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
   /// Describes a rank's position; empty if it has not begun.
   std::function<std::string(const RankProgress &)> describe;
+  /// Records that a rank is late step after step, in the given step of the job; may be empty.
+  std::function<void(const LateRank &late, int64_t step, const Hello &hello)> noteLate;
+  /// Receives the reports of the one failure, and of the first refused connection; and warnings.
+  ReportSink emit;
+};
+
+struct RendezvousOptions : JobOptions {
+  /// Number of ranks; for an elastic job, of places, until its ranks are chosen.
+  int64_t worldSize = 1;
+  Key secret{};
+  std::string job;          ///< distinguishes this launch from others that may have the same secret
+  std::string where;        ///< address and port, for messages
+  double joinSeconds = 600; ///< longest wait until all ranks have arrived
   /// Returns a text that distinguishes a rank in addition to its number, such as `, stage 2 of 4`;
   /// empty if there is none.
   std::function<std::string(int64_t rank)> stageOf;
-  /// Records that a rank is late step after step, in the given step of the job; may be empty.
-  std::function<void(const LateRank &late, int64_t step, const Hello &hello)> noteLate;
   Attempt attempt; ///< the current start of the ranks
   /// Decides on a fault that ends this start: whether the ranks start again, or otherwise what is
   /// reported after the fault itself. If the function is empty, they never start again.
@@ -71,8 +77,6 @@ struct RendezvousOptions {
   /// answer them.
   bool hasFollowers = false;
   size_t fanOut = kFanOut; ///< most relays below it; further ones are redirected to these
-  /// Receives the reports of the one failure, and of the first refused connection.
-  ReportSink emit;
 };
 
 /// A connection, and its rank once that was admitted. Times are those of the server's clock.

@@ -24,38 +24,26 @@ enum Heard : uint32_t {
   kHeardSpeaker = 4
 };
 
-struct RendezvousClientOptions {
-  std::string address; ///< address of rank 0's supervisor
-  int port = 0;
-  /// The name under which this machine's relay is found (Relay.h); empty: the rank connects to rank
-  /// 0's supervisor.
-  std::string relayName;
-  /// The launcher's numbers; in an elastic job, the place and the number of places. The rank of an
-  /// elastic job is assigned when the ranks begin, for which a place waits as long as needed.
-  int64_t rank = 0, worldSize = 1, localRank = 0;
-  bool isElastic = false;
+/// How a rank joins, and what its supervisor gives it. The rank of an elastic job is assigned when
+/// the ranks begin, for which a place waits as long as needed.
+struct RendezvousClientOptions : JoinOptions {
+  int64_t localRank = 0; ///< from the launcher, or the rank if all ranks start here
   uint64_t planHash = 0;
-  Key secret{};
-  std::string secretSource; ///< source of the secret, for messages
-  std::string job;
+  std::string secretSource;      ///< source of the secret, for messages
   std::optional<Report> problem; ///< why this rank cannot take part
-  double joinSeconds = 600;      ///< longest wait until all ranks have arrived
   /// Longest silence of rank 0's supervisor in seconds: dist.distributed_timeout_minutes.
   double timeoutSeconds = 600;
   /// Longest wait in seconds until rank 0 answers a rank that was restarted; 0 for a rank that was
   /// not, which waits joinSeconds.
   double connectSeconds = 0;
   std::string gpu; ///< this rank's GPU, for messages
-  /// Whether a supervisor restarts this rank if it loses rank 0's supervisor. The loss is then not
-  /// reported.
-  bool startsAgain = false;
   /// Memory from which the supervisor reads the bits of Heard; null: none.
   std::atomic<uint32_t> *heard = nullptr;
   /// Whether another process reports it if rank 0's supervisor is killed.
   bool hasWitness = false;
   /// Whether this process was asked to end. If the function is empty, it never is.
   std::function<bool()> isAsked;
-  ReportSink emit; ///< receives what no other process can report
+  std::span<uint8_t> heldOwn, heldGuest; ///< the supervisor's memory for this rank
 };
 
 class RendezvousClient final : public hal::Peers {

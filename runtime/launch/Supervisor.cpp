@@ -145,7 +145,7 @@ public:
 
   /// Starts everything in the order in which it can fail: listener, signals, witness, memory,
   /// ranks. Then it waits for events until the job is over, and returns the exit status.
-  int run(const std::function<int(const WorkerOptions &)> &work) {
+  int run(const std::function<int(RendezvousClientOptions &)> &work) {
     if (Status status = openListener(); !status.isOk()) {
       options_.emit(status.report());
       return kInputStatus;
@@ -297,7 +297,12 @@ private:
   /// processes meet on this machine.
   Status openListener() {
     worker_.job = launchName(options_.position);
-    worker_.secret = isLaunched_ ? options_.secret : Secret{randomBytes32(), "this start"};
+    worker_.secret = isLaunched_ ? options_.secret.key : randomBytes32();
+    worker_.secretSource = isLaunched_ ? options_.secret.source : "this start";
+    worker_.rank = options_.position.rank;
+    worker_.worldSize = isLaunched_ ? options_.position.worldSize : options_.processes();
+    worker_.planHash = options_.planHash;
+    worker_.emit = options_.emit;
     worker_.joinSeconds = worker_.timeoutSeconds = options_.timeoutSeconds;
     worker_.problem = options_.problem;
     worker_.hasWitness = !isLaunched_;
@@ -328,8 +333,8 @@ private:
     int64_t node = position.node >= 0 ? position.node : position.rank - position.localRank;
     if (!isLaunched_ || node <= 0)
       return;
-    AuthCode code = authCode(worker_.secret.key, {"relay", worker_.job, std::to_string(node),
-                                                  worker_.address, std::to_string(worker_.port)});
+    AuthCode code = authCode(worker_.secret, {"relay", worker_.job, std::to_string(node),
+                                              worker_.address, std::to_string(worker_.port)});
     worker_.relayName = "shardc-";
     for (uint8_t byte : code)
       worker_.relayName += fmt::format("{:02x}", byte);
@@ -337,20 +342,9 @@ private:
   }
 
   void openRelay() {
-    RelayOptions relay;
-    relay.address = worker_.address;
-    relay.port = worker_.port;
-    relay.rank = options_.position.rank;
-    relay.worldSize = options_.position.worldSize;
-    relay.isElastic = options_.elastic.isElastic();
-    relay.startsAgain = worker_.startsAgain;
+    RelayOptions relay{worker_};
     relay.localSize = options_.position.localSize;
-    relay.secret = worker_.secret.key;
-    relay.job = worker_.job;
-    relay.name = worker_.relayName;
-    relay.joinSeconds = options_.timeoutSeconds;
     relay.stageOf = options_.stageOf;
-    relay.emit = options_.emit;
     relay_.emplace(std::move(relay));
   }
 
@@ -407,14 +401,11 @@ private:
 
   /// Opens the server of an attempt. All attempts use one port, which stays open in between.
   void openServer(const Attempt &attempt) {
-    RendezvousOptions server;
-    server.worldSize = isLaunched_ ? options_.position.worldSize : options_.processes();
-    server.planHash = options_.planHash;
-    server.secret = worker_.secret.key;
+    RendezvousOptions server{options_};
+    server.worldSize = worker_.worldSize;
+    server.secret = worker_.secret;
     server.job = worker_.job;
-    server.problem = options_.problem;
     server.where = endpoint(worker_.address, worker_.port);
-    server.timeoutSeconds = options_.timeoutSeconds;
     // A rank that cannot reach this address knows more than this process, so it may report first.
     server.joinSeconds = options_.timeoutSeconds + 2 + attempt.pause;
     server.attempt = attempt;
@@ -426,14 +417,10 @@ private:
       server.begins = [this, attempt](const Crew &crew) { begins(crew, attempt); };
     }
     server.hasFollowers = isLaunched_ && options_.restarts.restartsMax > 0;
-    server.explainStall = options_.explainStall;
-    server.describe = options_.describe;
     if (options_.stageOf)
       server.stageOf = [this](int64_t rank) {
         return options_.stageOf(rank, crew_.empty() ? options_.worldSize : std::ssize(crew_));
       };
-    server.noteLate = options_.noteLate;
-    server.emit = options_.emit;
     server_.emplace(Socket(::fcntl(listener_.fd(), F_DUPFD_CLOEXEC, 0)), std::move(server));
   }
 
@@ -652,8 +639,8 @@ private:
   const SupervisorOptions &options_;
   bool isLaunched_, failedToStart_ = false;
   bool isHurried_ = false; ///< asked to end while it only waited for others to leave
-  WorkerOptions worker_;
-  const std::function<int(const WorkerOptions &)> *work_ = nullptr;
+  RendezvousClientOptions worker_;
+  const std::function<int(RendezvousClientOptions &)> *work_ = nullptr;
   RestartLeader leader_;
   RestartFollower follower_;
   std::optional<ElasticLeader> elastic_; ///< only in the supervisor that leads an elastic job
@@ -678,7 +665,7 @@ private:
 } // namespace
 
 int supervise(const SupervisorOptions &options,
-              const std::function<int(const WorkerOptions &)> &work) {
+              const std::function<int(RendezvousClientOptions &)> &work) {
   return Supervisor(options).run(work);
 }
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <span>
 
-#include "runtime/launch/JobPosition.h"
+#include "runtime/launch/RendezvousClient.h"
 #include "runtime/launch/RendezvousServer.h"
 #include "runtime/launch/Secret.h"
 
@@ -45,17 +45,14 @@ struct CrewChange {
   double secondsLost = 0; ///< like Restart::secondsLost, until the new ranks begin
 };
 
-struct SupervisorOptions {
+struct SupervisorOptions : JobOptions {
   JobPosition position;   ///< position of this process; Plain: all ranks start here
   int64_t worldSize = 1;  ///< ranks of the plan; for an elastic job, of its largest size
   ElasticOptions elastic; ///< whether the job is elastic
   std::function<void(const CrewChange &)> noteCrew;
   int rendezvousPort = 0; ///< port on which rank 0 of a launched job listens
-  uint64_t planHash = 0;
   /// The secret of a launched job. If all ranks start here, a random secret is drawn instead.
   Secret secret;
-  std::optional<Report> problem; ///< why this rank cannot take part
-  ReportSink emit;               ///< receives the one failure, and warnings
   RestartOptions restarts;
   /// Describes the state from which the run can continue, for messages: `a run can resume after
   /// step 4 from 'ckpt'`. Called after the ranks were killed. If it is empty, nothing was saved.
@@ -67,11 +64,6 @@ struct SupervisorOptions {
   /// Whether a signal arrived before the supervisor handled signals itself. Called once, after that
   /// moment; if the function is empty, none arrived.
   std::function<bool()> isAsked;
-  double timeoutSeconds = 600;
-  std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
-  std::function<std::string(const RankProgress &)> describe;
-  /// Records a rank that is late step after step; may be empty.
-  std::function<void(const LateRank &late, int64_t step, const Hello &hello)> noteLate;
   /// Returns a text that distinguishes a rank in addition to its number, such as `, stage 2 of 4`;
   /// empty if there is none.
   std::function<std::string(int64_t rank, int64_t worldSize)> stageOf;
@@ -80,31 +72,10 @@ struct SupervisorOptions {
   int64_t processes() const { return elastic.isElastic() ? elastic.places() : worldSize; }
 };
 
-/// The settings with which a started process finds the others.
-struct WorkerOptions {
-  int64_t rank = 0; ///< the rank, or the place in an elastic job
-  bool isElastic = false;
-  int64_t localRank = 0; ///< from the launcher, or the rank if all ranks start here
-  std::string address;
-  int port = 0;
-  Secret secret;
-  std::string job;
-  double joinSeconds = 600;
-  double timeoutSeconds = 600;
-  std::optional<Report> problem;
-  double connectSeconds = 0;              ///< until rank 0 answers; 0: joinSeconds
-  bool startsAgain = false;               ///< after a fault, by the supervisor
-  std::atomic<uint32_t> *heard = nullptr; ///< bits of Heard, for the supervisor
-  std::string gpu;
-  std::span<uint8_t> heldOwn, heldGuest; ///< the supervisor's memory for this rank
-  std::string relayName;                 ///< name of this machine's relay; empty if it has none
-  bool hasWitness = false;               ///< another process reports it if the supervisor is killed
-};
-
 /// Starts the processes and returns, when the last one has ended, the exit status of the job, or of
 /// this rank if other supervisors start the job's other ranks. `work` runs in each process and
 /// returns its exit status. Must be called while this process has one thread.
 int supervise(const SupervisorOptions &options,
-              const std::function<int(const WorkerOptions &)> &work);
+              const std::function<int(RendezvousClientOptions &)> &work);
 
 } // namespace shardc::launch

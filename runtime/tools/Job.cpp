@@ -68,30 +68,9 @@ std::string gpuOf(int64_t localRank) {
   return "GPU " + (index < names.size() ? names[index] : std::to_string(localRank));
 }
 
-int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t planHash,
-                const Console &console, std::chrono::steady_clock::time_point begin,
+int joinAndWork(launch::RendezvousClientOptions &options, const Console &console,
+                std::chrono::steady_clock::time_point begin,
                 const std::function<int(ProcessContext &)> &work) {
-  launch::RendezvousClientOptions options;
-  options.address = worker.address;
-  options.port = worker.port;
-  options.relayName = worker.relayName;
-  options.rank = worker.rank;
-  options.localRank = worker.localRank;
-  options.worldSize = worldSize;
-  options.isElastic = worker.isElastic;
-  options.planHash = planHash;
-  options.secret = worker.secret.key;
-  options.secretSource = worker.secret.source;
-  options.job = worker.job;
-  options.problem = worker.problem;
-  options.joinSeconds = worker.joinSeconds;
-  options.timeoutSeconds = worker.timeoutSeconds;
-  options.hasWitness = worker.hasWitness;
-  options.connectSeconds = worker.connectSeconds;
-  options.startsAgain = worker.startsAgain;
-  options.heard = worker.heard;
-  options.gpu = worker.gpu;
-  options.emit = console.sink();
   options.isAsked = [] { return stopRequests().load() > 0; };
   auto client = launch::RendezvousClient::join(options);
   if (!client.isOk())
@@ -101,9 +80,9 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   ProcessContext process;
   process.console = console;
   process.client = client->get();
-  process.heldOwn = worker.heldOwn;
-  process.heldGuest = worker.heldGuest;
-  process.planHash = planHash;
+  process.heldOwn = options.heldOwn;
+  process.heldGuest = options.heldGuest;
+  process.planHash = options.planHash;
   process.begin = begin;
   process.meetingSeconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -198,17 +177,19 @@ int refuseJob(const RunToolOptions &options) {
     options.console.emit(problem);
     return kInputStatus;
   }
-  launch::WorkerOptions worker;
+  launch::RendezvousClientOptions worker;
   worker.rank = meeting->position.rank;
   worker.localRank = meeting->position.localRank;
   worker.address = meeting->position.masterAddress;
   worker.port = meeting->port;
-  worker.secret = meeting->secret;
+  worker.secret = meeting->secret.key;
+  worker.secretSource = meeting->secret.source;
+  worker.worldSize = meeting->position.worldSize;
+  worker.emit = options.console.sink();
   worker.job = launch::launchName(meeting->position);
   worker.joinSeconds = kSeconds;
   worker.problem = problem;
-  return joinAndWork(worker, meeting->position.worldSize, 0, options.console, {},
-                     [](ProcessContext &) { return kInputStatus; });
+  return joinAndWork(worker, options.console, {}, [](ProcessContext &) { return kInputStatus; });
 }
 
 double timeoutSeconds(const plan::Plan &plan) {
@@ -272,7 +253,6 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   holdSignals(
       /*isQuiet=*/true); // quiet in the ranks that start here: this process reports requests
   supervisor.isAsked = [] { return stopRequests().load() > 0; };
-  int64_t worldSize = isLaunched ? position.worldSize : supervisor.processes();
   auto workAsRank = [&](ProcessContext &process) {
     std::vector<std::span<const plan::Plan>> sizes = plansBySize(plans);
     auto own = std::ranges::find(sizes, process.client->worldSize(),
@@ -281,8 +261,8 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
     return work(*own, process);
   };
   auto begin = std::chrono::steady_clock::now();
-  return launch::supervise(supervisor, [&](const launch::WorkerOptions &worker) {
-    return joinAndWork(worker, worldSize, planHash, options.console, begin, workAsRank);
+  return launch::supervise(supervisor, [&](launch::RendezvousClientOptions &worker) {
+    return joinAndWork(worker, options.console, begin, workAsRank);
   });
 }
 

@@ -176,7 +176,7 @@ private:
       options.worldSize = shape_.ranks;
       options.secret = kBenchSecret;
       options.job = "j";
-      options.name = fmt::format("shardc-bench-{}-{}", shared_.port.load(), machine);
+      options.relayName = fmt::format("shardc-bench-{}-{}", shared_.port.load(), machine);
       options.joinSeconds = kLimit;
       options.emit = [](const Report &) {};
       relays_.push_back(std::make_unique<Relay>(std::move(options)));

@@ -62,7 +62,7 @@ protected:
     options.localSize = perMachine;
     options.secret = kJobSecret;
     options.job = "j";
-    options.name = nameOf(machine);
+    options.relayName = nameOf(machine);
     options.joinSeconds = 30;
     options.emit = [this](const Report &report) { said.push_back(report.text); };
     return options;

@@ -188,7 +188,7 @@ void SimWorld::openRelay(Supervisor &each) {
   options.localSize = job_.perMachine;
   options.secret = job_.secret;
   options.job = "j";
-  options.name = job_.relayName(machineOf(each));
+  options.relayName = job_.relayName(machineOf(each));
   options.joinSeconds = job_.timeout;
   options.askSeconds = 0;
   options.fanOut = fanOut_;
