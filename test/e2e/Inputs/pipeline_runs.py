@@ -18,6 +18,7 @@ CHECK is the comparison to make:
 """
 
 import itertools
+import json
 import operator
 import os
 import pathlib
@@ -175,6 +176,22 @@ def alone(runner, name, settings):
     return found[0]
 
 
+def check_traced(runner, name, settings):
+    """The page of a trace has the cells of the first stage's schedule, each after the one before."""
+    trace, page = (pathlib.Path(runner.folder.name, each) for each in ("trace.json", "page.html"))
+    runner.run_plan(*settings, options=[f"--trace={trace}"])
+    runner.call(["shardc", "report", runner.recipe, *runner.arguments(settings), f"--trace={trace}", "--seconds=0", "-o", page])
+    row = json.loads(re.search('(?s)type="application/json"[^>]*>(.*?)</script>', page.read_text())[1])["plans"][0]["run"]["trace"]["schedule"][0]
+    text = runner.call(["shardc", "dump-plan", runner.recipe, "--emit=schedule", *runner.arguments(settings)])
+    cells = [[int(each) for each in re.findall(r"[FB](\d+)", cell)] for cell in text.splitlines()[0].split(",")]
+    drawn = [[microbatch, microbatch + row["shifts"][segment]][:2 if row["shifts"][segment] else 1] for segment, microbatch, *_ in row["passes"]]
+    if drawn != cells:
+        sys.exit(f"{name}: the page of the trace has the cells {drawn}, the schedule {cells}")
+    if any(begin + length > after + 1 for (_, _, begin, length, _), (_, _, after, *_) in itertools.pairwise(row["passes"])):
+        sys.exit(f"{name}: passes of the trace lie over each other: {row['passes']}")
+    print(f"{name}: the page of a trace has {len(cells)} cells")
+
+
 def check_overlap(runner):
     for strategy, (stages, data, experts, tensor), reduces, schedule in runner.in_turn(OVERLAPS, with_all=LONG):
         chunks = 1 if stages == 1 else 2
@@ -193,6 +210,8 @@ def check_overlap(runner):
         plan = pathlib.Path(runner.folder.name, "job.plan").read_text()
         if "steady body mb -" not in plan:
             sys.exit(f"{name}: no passes overlap")
+        if schedule == "overlap":
+            check_traced(runner, name, settings)
         equal(f"{name}, another order of ops", expected, runner.run_plan(*settings, options=["--seed-schedule=1"]))
         records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
         equal(f"{name}, a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
