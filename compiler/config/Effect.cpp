@@ -92,9 +92,8 @@ bool isLeftBehind(const Config &config, const OptionInfo &option) {
 }
 
 bool isSavingIgnored(const Config &config, const OptionInfo &option) {
-  const bool saves = option.ignored == Ignored::SavesMemory || option.ignored == Ignored::SavesTime;
-  return saves && config.isWritten(option.opt) && config.has(option.opt) &&
-         config[option.opt].value != tableDefault(option.opt) &&
+  return option.ignored == Ignored::SavesMemory && config.isWritten(option.opt) &&
+         config.has(option.opt) && config[option.opt].value != tableDefault(option.opt) &&
          config[option.opt].value != Value::ofBool(false);
 }
 

@@ -100,7 +100,6 @@ constexpr Standing PartOfVariants = PartOf("model.experimental_attention_variant
 IGNORED(Faithful)
 IGNORED(Means)
 IGNORED(SavesMemory)
-IGNORED(SavesTime)
 IGNORED(Report)
 IGNORED(Inference)
 IGNORED(Library)
@@ -433,8 +432,6 @@ llvm::StringRef reasonOf(Ignored ignored) {
     return "it says how, where or when upstream computes, stores or sends something, not what";
   case Ignored::SavesMemory:
     return "it saves memory upstream, but shardc has no such means";
-  case Ignored::SavesTime:
-    return "it saves time upstream, but shardc has no such means";
   case Ignored::Report:
     return "it has no effect in shardc: it controls Megatron's logging";
   case Ignored::Inference:

@@ -110,7 +110,6 @@ enum class Ignored : uint8_t {
   Faithful,    ///< shardc's results are the requested ones, or at least as good
   Means,       ///< it concerns how, where or when something is computed, stored or sent
   SavesMemory, ///< it saves memory, and shardc has no way to save it; a warning if it is on
-  SavesTime,   ///< likewise time
   Report,      ///< it concerns upstream's logs
   Inference,   ///< it concerns inference
   Library,     ///< it concerns upstream's libraries, processes and files

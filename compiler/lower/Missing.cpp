@@ -155,8 +155,9 @@ std::vector<Missing> findMissing(const Config &config) {
                    config::toRecipeText(config, Opt::CheckpointCkptFormat)),
        Opt::CheckpointCkptFormat);
   const Opt fine = Opt::ModelFineGrainedActivationOffloading;
-  need(config.has(Opt::ModelOffloadLayers) && d.pipelineParallel > 1,
-       "moving activations of a pipeline to the host",
+  need(config.has(Opt::ModelOffloadLayers) &&
+           (d.pipelineParallel > 1 || config.isOn(Opt::ModelOverlapMoeExpertParallelComm)),
+       "moving activations of a pipeline, or of overlapping microbatches, to the host",
        config.isOn(fine) ? fine : Opt::ModelOffloadLayers);
   needOfFrozen(config, need);
   for (const config::OptionInfo &option : config::options())

@@ -82,24 +82,28 @@ private:
 
 /// 1F1B: a stage runs one forward pass for each later stage, then alternates forward and backward
 /// passes. With several chunks this is Megatron's interleaved schedule: a stage runs further ahead,
-/// so that it has work while other stages process its microbatch.
+/// so that it has work while other stages process its microbatch. If a forward pass shares a cell
+/// with the next backward pass, a stage runs one more ahead, also if it is the only one.
 Passes oneForwardOneBackward(const PipelineShape &shape, const Placement &of, int32_t stage) {
   const Passes all = forwardsOf(of, stage, shape.microbatches, groupOf(shape));
   const std::vector<int32_t> &chunks = of.chunksOf(stage);
   Passes row;
   int64_t behind = shape.stages - 1 - stage;
-  int64_t ahead = shape.chunks == 1 ? behind : 2 * behind + (shape.chunks - 1) * groupOf(shape);
+  int64_t ahead = shape.chunks == 1 && !shape.overlaps
+                      ? behind
+                      : 2 * behind + (shape.chunks - 1) * groupOf(shape) + (shape.overlaps ? 1 : 0);
   size_t first = std::min(static_cast<size_t>(ahead), all.size());
   for (size_t i = 0; i < all.size() + first; ++i) {
     // In the last chunk of the model, both passes of a microbatch run at the position of the
     // backward pass, which is later if a group is incomplete.
-    if (i < all.size() && !of.isLast(all[i].part.chunk))
-      row.push_back(all[i]);
+    auto runsAtBackward = [&](int32_t chunk) { return of.isLast(chunk) && !shape.overlaps; };
+    if (i < all.size() && !runsAtBackward(all[i].part.chunk))
+      row.push_back({all[i].part, all[i].microbatch, shape.overlaps && i >= first});
     if (i < first)
       continue;
     StagePass pass = all[i - first];
     pass.part.chunk = chunks[chunks.size() - 1 - static_cast<size_t>(of.indexOn(pass.part.chunk))];
-    if (of.isLast(pass.part.chunk))
+    if (runsAtBackward(pass.part.chunk))
       row.push_back(pass);
     pass.part.kind = PassKind::Backward;
     row.push_back(pass);

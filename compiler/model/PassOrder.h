@@ -157,6 +157,8 @@ struct PipelineShape {
   /// Microbatches that a chunk processes before the next chunk; 0: the number of stages.
   int64_t group = 0;
   std::optional<Placement> placement = {}; ///< if empty, what the schedule needs
+  /// Under 1F1B, forward and backward passes that alternate are cells of two.
+  bool overlaps = false;
 };
 
 /// The order of a named schedule, which Generators.cpp describes.

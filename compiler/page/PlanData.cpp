@@ -469,7 +469,7 @@ Json planData(const Subject &subject, const std::optional<Prediction> &predictio
   json["ops"] = sumsJson(prediction->works[prediction->slowest], prediction->sums);
   json["timelines"] = timelinesJson(subject, *prediction, limits);
   json["schedule"] = Json::array();
-  for (size_t r = 0; r < plan.roles.size() && plan.roles.size() > 1; ++r)
+  for (size_t r = 0; r < plan.roles.size() && hasSchedule(plan); ++r)
     json["schedule"].push_back(
         scheduleRow(plan.roles[r], prediction->passes[r], plan.roles[r].name + ", predicted"));
   return json;

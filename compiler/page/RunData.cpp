@@ -190,7 +190,7 @@ static Json tracedSchedule(const plan::Plan &plan, const std::vector<trace::Span
   std::map<int, std::vector<trace::Span>> byRank;
   for (const trace::Span &span : spans)
     byRank[span.rank].push_back(span);
-  for (size_t r = 0; r < plan.roles.size() && plan.roles.size() > 1; ++r) {
+  for (size_t r = 0; r < plan.roles.size() && hasSchedule(plan); ++r) {
     const plan::Role &role = plan.roles[r];
     auto own = std::ranges::find_if(
         byRank, [&](const auto &each) { return hasRank(plan, role, each.first); });

@@ -24,6 +24,12 @@ uint32_t busiestLane(const Work &work) {
 
 } // namespace
 
+bool hasSchedule(const plan::Plan &plan) {
+  return plan.roles.size() > 1 ||
+         std::ranges::any_of(plan.roles.front().segments,
+                             [](const plan::Segment &each) { return each.shift != 0; });
+}
+
 /// The passes of a stage follow each other on one stream, in the order of its program. A trace does
 /// not name microbatches, so a pass ends where another segment begins, or where an op runs again.
 std::vector<DrawnPass> passesOf(const plan::Role &role, const Work &work) {

@@ -18,6 +18,10 @@ struct DrawnPass {
   int64_t kept = 0;          ///< forward passes whose values are kept
 };
 
+/// Whether passes of different microbatches alternate, so that a drawing of their order tells more
+/// than their number.
+bool hasSchedule(const plan::Plan &plan);
+
 /// The passes of the first step of a role's rank, in order.
 std::vector<DrawnPass> passesOf(const plan::Role &role, const Work &work);
 

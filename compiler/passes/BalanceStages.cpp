@@ -24,6 +24,7 @@ plan::Plan finishedBody(const plan::Plan &plan) {
   plan::Job::Model &model = body.job.model;
   model.pipelineModelParallelSize = model.virtualPipelineModelParallelSize = 1;
   model.pipelineSchedule = plan::Job::PipelineSchedule::OneForwardOneBackward;
+  model.overlapMoeExpertParallelComm = false;
   body.job.derived.passOrder.clear();
   if (model.recomputeMethod == plan::Job::RecomputeMethod::Block)
     model.recomputeGranularity.reset();

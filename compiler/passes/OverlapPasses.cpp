@@ -45,9 +45,11 @@ Pred shifted(Pred pred, int64_t shift, int64_t count) {
 /// Appends a pass of another microbatch to a segment.
 class Joint {
 public:
-  /// `runs`: the microbatches of `joined`; a step has `count`.
-  Joint(const plan::Role &role, Segment joined, const std::vector<int64_t> &runs, int64_t count)
-      : role_(role), joined_(std::move(joined)), runs_(runs), count_(count) {
+  /// `readers`: by cell, the number of passes that read it. `runs`: the microbatches of `joined`; a
+  /// step has `count`.
+  Joint(const plan::Role &role, const std::vector<int32_t> &readers, Segment joined,
+        const std::vector<int64_t> &runs, int64_t count)
+      : role_(role), readers_(readers), joined_(std::move(joined)), runs_(runs), count_(count) {
     for (const plan::Value &value : joined_.values)
       names_.insert(value.name);
     std::vector<Op> ops = std::exchange(joined_.ops, {});
@@ -75,7 +77,8 @@ public:
       move(in, shift);
       if (const ValueId *now = contentOf(in)) {
         indexOf_[in.value] = *now;
-        if (hasOneReader(in.cell)) // which has read it now
+        // Other passes may read it too, as gradients of weights read what those of inputs leave.
+        if (readers_[in.cell] == 1)
           std::erase_if(joined_.outs, [&](const auto &each) { return isSame(each, in); });
       } else {
         in.value = indexOf_[in.value], joined_.ins.push_back(in);
@@ -151,13 +154,6 @@ private:
   bool isSame(const Segment::Boundary &a, const Segment::Boundary &b) const {
     return a.cell == b.cell && (a.shift - b.shift) % role_.cells[a.cell].slots == 0;
   }
-  /// Whether one part reads the cell, as the gradients of weights read what those of inputs leave.
-  bool hasOneReader(uint32_t cell) const {
-    return std::ranges::count_if(role_.segments, [&](const Segment &segment) {
-             return segment.shift == 0 &&
-                    std::ranges::count(segment.ins, cell, &Segment::Boundary::cell) > 0;
-           }) == 1;
-  }
   /// The value that the slot has after the passes so far; null if they do not name it.
   const ValueId *contentOf(const Segment::Boundary &in) const {
     for (const auto *boundaries : {&joined_.outs, &joined_.ins})
@@ -168,6 +164,7 @@ private:
   }
 
   const plan::Role &role_;
+  const std::vector<int32_t> &readers_;
   Segment joined_;
   const std::vector<int64_t> &runs_;
   int64_t count_;
@@ -179,7 +176,13 @@ private:
 class CellJoiner {
 public:
   CellJoiner(const plan::Plan &plan, plan::Role &role, const StageSchedule &schedule, int32_t stage)
-      : plan_(plan), role_(role), passes_(schedule.passes(stage)), count_(schedule.microbatches()) {
+      : plan_(plan), role_(role), passes_(schedule.passes(stage)), count_(schedule.microbatches()),
+        readers_(role.cells.size()) {
+    for (const Segment &segment : role.segments) {
+      std::set<uint32_t> read;
+      for (const Segment::Boundary &in : segment.ins)
+        readers_[in.cell] += read.insert(in.cell).second ? 1 : 0;
+    }
     for (size_t i = 0; i < passes_.size(); i += sizeAt(i))
       runs_[keyAt(i)].push_back(passes_[i].microbatch);
   }
@@ -235,7 +238,7 @@ private:
     if (!isNew)
       return known->second;
     const int64_t shift = key.second;
-    Joint joint(role_, role_.segments[nodes[0].segment], runs_.at(key), count_);
+    Joint joint(role_, readers_, role_.segments[nodes[0].segment], runs_.at(key), count_);
     const size_t second = joint.size();
     for (const ProgramNode &node : nodes.subspan(1))
       joint.append(role_.segments[node.segment], shift);
@@ -256,6 +259,7 @@ private:
   plan::Role &role_;
   const std::vector<StagePass> &passes_;
   int64_t count_;
+  std::vector<int32_t> readers_; ///< by cell: the number of passes that read it
   std::map<Key, std::vector<int64_t>> runs_;
   std::map<Key, uint32_t> joined_; ///< segments
 };
@@ -264,7 +268,7 @@ private:
 
 void runOverlapPasses(plan::Plan &plan, Notes &) {
   if (std::cmp_not_equal(plan.roles.size(), plan.job.model.pipelineModelParallelSize) ||
-      plan.roles.size() == 1)
+      (plan.roles.size() == 1 && !plan.job.model.overlapMoeExpertParallelComm))
     return;
   const PassOrder order = passOrderOf(plan.job);
   if (std::ranges::none_of(order.rows, [](const std::vector<StagePass> &row) {

@@ -33,8 +33,12 @@ model::Placement placementOf(const plan::Job &job) {
 }
 
 model::PipelineShape pipelineShapeOf(const plan::Job &job) {
-  return {job.model.pipelineModelParallelSize, job.model.virtualPipelineModelParallelSize,
-          job.derived.numMicrobatches, job.model.microbatchGroupSizePerVpStage, placementOf(job)};
+  return {job.model.pipelineModelParallelSize,
+          job.model.virtualPipelineModelParallelSize,
+          job.derived.numMicrobatches,
+          job.model.microbatchGroupSizePerVpStage,
+          placementOf(job),
+          job.model.overlapMoeExpertParallelComm};
 }
 
 model::PassOrder passOrderOf(const plan::Job &job) {

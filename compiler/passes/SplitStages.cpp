@@ -439,6 +439,14 @@ plan::AxisRange ranksOf(const plan::Plan &plan, int32_t stage) {
   return {group.axes.front(), stage, stage + 1};
 }
 
+/// Whether a plan of one stage has a training body whose forward and backward passes share cells.
+bool overlapsMicrobatches(const plan::Plan &plan) {
+  return plan.job.model.overlapMoeExpertParallelComm && plan.job.derived.numMicrobatches > 1 &&
+         std::ranges::any_of(plan.roles.front().segments, [](const Segment &segment) {
+           return segment.body && segment.kind == SegmentKind::Train;
+         });
+}
+
 /// Describes the stage by the names of the units in each of its chunks.
 std::string describe(const plan::Plan &plan, const PipelineStages &stages, int32_t stage) {
   std::string text;
@@ -460,7 +468,7 @@ std::string describe(const plan::Plan &plan, const PipelineStages &stages, int32
 /// program that runs them in the order of the schedule.
 void runSplitStages(plan::Plan &plan, Notes &) {
   PipelineStages stages = readStages(plan);
-  if (stages.count == 1)
+  if (stages.count == 1 && !overlapsMicrobatches(plan))
     return;
   SHARDC_CHECK(plan.roles.size() == 1, "a plan is split into stages once");
   plan::Role whole = std::move(plan.roles.front());
@@ -482,9 +490,12 @@ void runSplitStages(plan::Plan &plan, Notes &) {
   plan.roles.assign(static_cast<size_t>(stages.count), {});
   for (int32_t stage = 0; stage < stages.count; ++stage) {
     plan::Role &role = plan.roles[static_cast<size_t>(stage)];
-    role.name = fmt::format("stage.{}", stage);
-    role.why = describe(plan, stages, stage);
-    role.where = {ranksOf(plan, stage)};
+    role.name = whole.name, role.why = whole.why, role.where = whole.where;
+    if (stages.count > 1) {
+      role.name = fmt::format("stage.{}", stage);
+      role.why = describe(plan, stages, stage);
+      role.where = {ranksOf(plan, stage)};
+    }
     role.cells = whole.cells;
     std::map<uint32_t, std::vector<plan::ProgramNode>> runsOf;
     for (const Body &body : bodies) {

@@ -108,8 +108,6 @@ void StageSchedule::takeRows(const PassOrder &order) {
       if (row[i].part.kind == PassKind::Inputs)
         divided.insert(row[i].part.chunk);
     }
-  if (pairs != microbatches()) // forward passes begin with gradients of weights, which move
-    divided.insert(last);
   for (const std::vector<StagePass> &row : sorted.rows) {
     std::vector<StagePass> &own = order_.rows.emplace_back();
     for (size_t i = 0; i < row.size(); ++i) {

@@ -45,7 +45,7 @@ void SegmentWriter::addOps() {
         op.phase = phase();
       addOp(std::move(op));
     }
-  if (part_.kind != PassKind::Backward && part_.kind != PassKind::Both)
+  if (part_.kind != PassKind::Both)
     moveGradients();
 }
 
@@ -234,17 +234,18 @@ bool SegmentWriter::isHere(const plan::Op &op) const {
 /// activations. A segment for weight gradients first adds the parts that other segments of the
 /// stage have made.
 void SegmentWriter::moveGradients() {
+  const bool makesWeights = makes(part_.kind, PassResult::Weights);
   for (const plan::Op &op : segment_.ops)
     for (plan::ValueId result : op.results)
       if (plan::Value &value = segment_.values[result];
-          part_.kind != PassKind::Weights && value.purpose == plan::Purpose::Grads)
+          !makesWeights && value.purpose == plan::Purpose::Grads)
         value.purpose = plan::Purpose::Activations;
-  if (part_.kind != PassKind::Weights)
+  if (!makesWeights)
     return;
   std::vector<plan::Op> moves;
   for (const plan::Segment::Boundary &out : body_.outs) {
     plan::ValueId made = gradientOf(out), adding = plan::kNone;
-    for (; made != plan::kNone && isWeights(made); made = cut_.addedTo(made, part_.chunk))
+    for (; made != plan::kNone && isMadeHere(made); made = cut_.addedTo(made, part_.chunk))
       adding = made;
     if (made == plan::kNone)
       continue;
@@ -315,8 +316,7 @@ void SegmentWriter::addOuts() {
   std::vector<uint8_t> isMade = madeValues();
   for (plan::Segment::Boundary out : body_.outs) {
     plan::ValueId gradient = gradientOf(out);
-    bool isElsewhere = part_.kind == PassKind::Forward || part_.kind == PassKind::Inputs;
-    if (gradient != plan::kNone && isElsewhere && !isWeights(gradient))
+    if (gradient != plan::kNone && !makes(part_.kind, PassResult::Weights))
       continue; // moved by putFirst()
     bool isGradient = body_.values[out.value].purpose == plan::Purpose::Grads;
     out.value = isGradient ? gradient : resolved(out.value);

@@ -114,9 +114,9 @@ private:
   /// chunk, or at the end of its last one.
   bool isHere(const plan::Op &op) const;
 
-  /// For a split backward pass: if parameter gradients are computed together with input gradients,
-  /// leaves them for the pass of weight gradients, which adds its contributions and stores the
-  /// final sums.
+  /// If parameter gradients are computed in an earlier pass, together with the loss or with input
+  /// gradients, leaves them for the pass of weight gradients, which adds its contributions and
+  /// stores the final sums.
   void moveGradients();
   /// Inserts ops before the other gradients of their unit, because the unit is complete once those
   /// are computed.
@@ -124,8 +124,8 @@ private:
 
   /// The last parameter gradient that the chunk computes for this boundary; kNone for other cells.
   plan::ValueId gradientOf(const plan::Segment::Boundary &out) const;
-  bool isWeights(plan::ValueId made) const {
-    return cut_.resultOf(body_.values[made].def) == PassResult::Weights;
+  bool isMadeHere(plan::ValueId made) const {
+    return makes(part_.kind, cut_.resultOf(body_.values[made].def));
   }
 
   plan::ValueId resolved(plan::ValueId value) const {

@@ -458,7 +458,7 @@ ExitStatus emit(const Compiled &compiled, const DumpOptions &options) {
   }
   if (options.emit == "schedule") {
     const plan::Job &job = compiled.plan.job;
-    if (job.model.pipelineModelParallelSize == 1) {
+    if (job.model.pipelineModelParallelSize == 1 && !job.model.overlapMoeExpertParallelComm) {
       llvm::errs() << "shardc: error: '--emit=schedule' shows the passes of pipeline stages; the "
                       "plan has one stage\n";
       return kUsage;

@@ -725,8 +725,7 @@ def moves_layers(f):
 
 # Options that save memory or time upstream, and do nothing here.
 SAVINGS = ["model.distribute_saved_activations", "model.memory_efficient_layer_norm",
-           "model.moe_paged_stash", "model.overlap_moe_expert_parallel_comm", "model.ep_overlap_early_attn_memory_release",
-           "optimizer.optimizer_cpu_offload", "comm_overlap.overlap_moe_expert_parallel_comm"]
+           "model.moe_paged_stash", "model.ep_overlap_early_attn_memory_release", "optimizer.optimizer_cpu_offload"]
 
 WARNINGS = {
     "option-without-effect": without_effect,

@@ -359,9 +359,9 @@ function scheduleChart(rows) {
     },
   };
 }
-/// The drawing of a schedule with its heading, or nothing for a single stage.
+/// The drawing of a schedule with its heading, or nothing if there is none.
 function scheduleOf(rows, heading) {
-  if (rows.length < 2) return [];
+  if (!rows.length) return [];
   const most = Math.max(...rows.flatMap(row => row.passes.map(pass => pass[4])));
   return [el("h3", {}, heading), ...interactive(scheduleChart(rows), heading).nodes,
     el("p", {class: "soft"}, `A colour is a microbatch: its forward pass is light, its backward pass darker, and its gradients of weights, where they are apart, darkest; passes that overlap share a rectangle. Grey: the stage runs no pass. Below: what it keeps for later passes, at most ${bytes(most)}.`)];

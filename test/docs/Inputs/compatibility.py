@@ -92,6 +92,8 @@ PROOFS = [
     ("FP8 parameters", ("optim_grads_params",), "test/e2e/golden-fp8-gathered.test", "tested on host"),
     ("EP, expert DP of 2 or more", (*SHARDINGS, "HFSDP"), "test/e2e/experts-agree.test", "tested on host"),
     ("EP, expert DP of 1", (*SHARDINGS, "HSDP", "HFSDP"), "test/e2e/experts-agree.test", "tested on host"),
+    ("overlap of expert communication", ("no_shard", "optim_grads", "optim_grads_params"), "test/e2e/pipelines-overlap.test",
+     "tested on host"),
     ("selective recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
     ("full recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
     ("activations on the host", ("no_shard", "optim_grads_params", "HSDP", "torch FSDP2"), "test/e2e/offload-agrees.test",

@@ -18,6 +18,8 @@ CHECK is the comparison to make:
 """
 
 import itertools
+import json
+import operator
 import os
 import pathlib
 import random
@@ -77,7 +79,8 @@ def is_valid(row):
 
 CHUNKED = ("interleaved", "zb_v", "dual_pipe_v", "looped_bfs")
 SCHEDULES = {"1f1b": [], **{name: [f"model.pipeline_schedule={name}"] for name in ("zero_bubble", "zero_bubble_greedy")},
-             **{name: [f"model.pipeline_schedule={name}", "model.virtual_pipeline_model_parallel_size=2"] for name in CHUNKED}}
+             **{name: [f"model.pipeline_schedule={name}", "model.virtual_pipeline_model_parallel_size=2"] for name in CHUNKED},
+             "overlap": ["model.virtual_pipeline_model_parallel_size=2"]}
 
 
 def pipeline(stages=1, strategy="no_shard", data=1, instances=1, tensor=1, schedule="1f1b", context=1, group=0, outer="no_shard",
@@ -125,9 +128,13 @@ def check_slices(runner):
         compare(name, with_gradients(runner, *sizes, *layout), expected)
 
 
-OVERLAPS = (("no_shard", (2, 2, 2, 1), "microbatch"), ("optim", (2, 2, 2, 1), "microbatch"),
-            ("optim_grads_params", (2, 2, 2, 1), "microbatch"), ("optim_grads", (2, 4, 2, 1), "step"),
-            ("no_shard", (3, 1, 1, 2), "microbatch"))  # stages, ranks, parts of experts, of layers
+OVERLAPS = (("no_shard", (2, 2, 2, 1), "microbatch", "dual_pipe_v"), ("optim", (2, 2, 2, 1), "microbatch", "dual_pipe_v"),
+            ("optim_grads_params", (2, 2, 2, 1), "microbatch", "dual_pipe_v"), ("optim_grads", (2, 4, 2, 1), "step", "dual_pipe_v"),
+            ("no_shard", (3, 1, 1, 2), "microbatch", "dual_pipe_v"),  # stages, ranks, parts of experts, of layers
+            ("no_shard", (2, 2, 2, 1), "microbatch", "overlap"), ("optim", (2, 4, 2, 1), "microbatch", "overlap"),
+            ("optim_grads_params", (1, 2, 2, 1), "microbatch", "overlap"), ("no_shard", (1, 2, 2, 1), "microbatch", "overlap"),
+            ("optim_grads", (1, 4, 2, 1), "step", "overlap"), ("optim_grads_params", (1, 4, 2, 2), "microbatch", "overlap"))
+COMBINED = "model.overlap_moe_expert_parallel_comm=true"  # upstream's combined 1F1B
 
 
 def check_same(runner):
@@ -150,25 +157,64 @@ def apart(runner, settings):
     text = runner.call(["shardc", "dump-plan", runner.recipe, "--emit=schedule", *runner.arguments(settings)])
     path = pathlib.Path(runner.folder.name, "apart.csv")
     path.write_text(re.sub(r"\((\w+);(\w+)\)OVERLAP_F_B", r"\1,\2", text))
-    return [*(each for each in settings if "pipeline_schedule=" not in each), f'model.pipeline_schedule_csv="{path}"']
+    return [*(each for each in settings if "pipeline_schedule=" not in each and each != COMBINED),
+            f'model.pipeline_schedule_csv="{path}"']
+
+
+def alone(runner, name, settings):
+    """Compares one stage that overlaps microbatches with one that runs them one after the other. Returns the losses and norms.
+    The first pass of a microbatch computes the gradient of the output layer and leaves it in bf16 for the second one, which adds it
+    to the fp32 sum."""
+    expected, found = (with_gradients(runner, *some) for some in ([each for each in settings if each != COMBINED], settings))
+    if found[0][0][0] != expected[0][0][0]:
+        sys.exit(f"{name}: the first losses differ")
+    for parameter, values in expected[1].items():
+        most = max(map(abs, map(operator.sub, found[1][parameter], values)))
+        if most > (max(map(abs, values)) / 256 if parameter == "output_layer.weight" else 0):
+            sys.exit(f"{name}: the gradient of {parameter} differs by {most:.3e}")
+    print(f"{name}: {len(expected[1])} gradients as without overlap")
+    return found[0]
+
+
+def check_traced(runner, name, settings):
+    """The page of a trace has the cells of the first stage's schedule, each after the one before."""
+    trace, page = (pathlib.Path(runner.folder.name, each) for each in ("trace.json", "page.html"))
+    runner.run_plan(*settings, options=[f"--trace={trace}"])
+    runner.call(["shardc", "report", runner.recipe, *runner.arguments(settings), f"--trace={trace}", "--seconds=0", "-o", page])
+    row = json.loads(re.search('(?s)type="application/json"[^>]*>(.*?)</script>', page.read_text())[1])["plans"][0]["run"]["trace"]["schedule"][0]
+    text = runner.call(["shardc", "dump-plan", runner.recipe, "--emit=schedule", *runner.arguments(settings)])
+    cells = [[int(each) for each in re.findall(r"[FB](\d+)", cell)] for cell in text.splitlines()[0].split(",")]
+    drawn = [[microbatch, microbatch + row["shifts"][segment]][:2 if row["shifts"][segment] else 1] for segment, microbatch, *_ in row["passes"]]
+    if drawn != cells:
+        sys.exit(f"{name}: the page of the trace has the cells {drawn}, the schedule {cells}")
+    if any(begin + length > after + 1 for (_, _, begin, length, _), (_, _, after, *_) in itertools.pairwise(row["passes"])):
+        sys.exit(f"{name}: passes of the trace lie over each other: {row['passes']}")
+    print(f"{name}: the page of a trace has {len(cells)} cells")
 
 
 def check_overlap(runner):
-    pairs = 0
-    for strategy, (stages, data, experts, tensor), reduces in runner.in_turn(OVERLAPS, with_all=LONG):
-        settings = [f"model.num_layers={4 * stages}", "train.micro_batch_size=1", f"train.global_batch_size={7 * data}",
-                    "train.train_iters=3", *pipeline(stages, strategy, data, tensor=tensor, schedule="dual_pipe_v", reduces=reduces),
+    for strategy, (stages, data, experts, tensor), reduces, schedule in runner.in_turn(OVERLAPS, with_all=LONG):
+        chunks = 1 if stages == 1 else 2
+        settings = [f"model.num_layers={2 * chunks * stages}", "train.micro_batch_size=1", "train.train_iters=3",
+                    f"train.global_batch_size={(6 if schedule == 'overlap' else 7) * data}",
+                    *pipeline(stages, strategy, data, tensor=tensor, schedule="1f1b" if stages == 1 else schedule, reduces=reduces),
                     f"model.expert_model_parallel_size={experts}", *["model.sequence_parallel=true"] * (tensor > 1)]
-        name = f"{strategy}, {stages} stages, {data} ranks, {experts} parts of experts, {tensor} of layers, reduced each {reduces}"
-        expected = runner.run_plan(*apart(runner, settings))
-        equal(name, expected, runner.run_plan(*settings))
+        if schedule == "overlap":
+            settings += [COMBINED, "model.moe_token_dispatcher_type=alltoall", "mixed_precision=bf16_mixed"]
+        name = f"{schedule}, {strategy}, {stages} stages, {data} ranks, {experts} parts of experts, {tensor} of layers, reduced each {reduces}"
+        if stages == 1:
+            expected = alone(runner, name, settings)
+        else:
+            expected = runner.run_plan(*apart(runner, settings))
+            equal(name, expected, runner.run_plan(*settings))
         plan = pathlib.Path(runner.folder.name, "job.plan").read_text()
-        pairs += plan.count("steady body mb -")
+        if "steady body mb -" not in plan:
+            sys.exit(f"{name}: no passes overlap")
+        if schedule == "overlap":
+            check_traced(runner, name, settings)
         equal(f"{name}, another order of ops", expected, runner.run_plan(*settings, options=["--seed-schedule=1"]))
         records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
         equal(f"{name}, a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
-    if pairs == 0:
-        sys.exit("no passes overlap")
 
 
 def check_layouts(runner):

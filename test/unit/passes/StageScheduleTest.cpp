@@ -628,6 +628,45 @@ TEST(StageSchedule, DualPipeVKeepsOneChunkMoreThanTwicePerStage) {
     }
 }
 
+/// Megatron-LM's combined 1F1B: from one forward pass more than without cells on, each cell has a
+/// forward pass and the backward pass of an earlier microbatch.
+TEST(StageSchedule, AlternatingPassesShareCellsIfTheyOverlap) {
+  for (int64_t stages : {1, 2, 3, 4, 8})
+    for (int64_t chunks : {1, 2, 3})
+      for (int64_t group : {stages, stages + 1})
+        for (int64_t m = 1; m <= 3 * group + 1; ++m) {
+          if (m > group && chunks > 1 && 0 < m % group && m % group < stages)
+            continue; // a rule refuses it
+          const PipelineShape shape{stages, chunks, m, group, {}, /*overlaps=*/true};
+          model::PassOrder order = model::orderOf(Schedule::OneForwardOneBackward, shape);
+          std::string name = model::writeSchedule(order);
+          ASSERT_FALSE(order.check().has_value()) << name << order.check()->reason;
+          StageSchedule schedule(order);
+          checkMessages(schedule, name);
+          checkSlots(schedule, name);
+          checkKept(schedule, name);
+          for (int32_t stage = 0; stage < stages; ++stage) {
+            int64_t pairs = 0, ahead = 2 * (stages - 1 - stage) + (chunks - 1) * group + 1;
+            const std::vector<StagePass> &passes = schedule.passes(stage);
+            for (size_t i = 0; i < passes.size(); ++i)
+              if (passes[i].isPair) {
+                ++pairs;
+                EXPECT_EQ(passes[i].part.kind, PassKind::Forward) << name;
+                EXPECT_EQ(passes[i + 1].part.kind, PassKind::Backward) << name;
+                EXPECT_GT(passes[i].microbatch, passes[i + 1].microbatch) << name;
+              }
+            EXPECT_EQ(pairs, std::max<int64_t>(m * chunks - ahead, 0)) << name;
+          }
+          std::optional<double> seconds =
+              secondsOf(schedule, [](const StagePass &pass) { return secondsOf(pass.part.kind); });
+          ASSERT_TRUE(seconds.has_value()) << name;
+          if (group == stages && m % group == 0 && m > group) {
+            double waiting = 3.0 * static_cast<double>(stages - 1);
+            EXPECT_LE(*seconds, 3.0 * static_cast<double>(m * chunks) + 2 * waiting) << name;
+          }
+        }
+}
+
 /// Greedy orders are complete in any placement, keep what the limit says, and for stages of
 /// different speeds wait less than the order for equal ones.
 TEST(StageSchedule, GreedyOrdersKeepTheLimitAndBalanceUnevenStages) {
