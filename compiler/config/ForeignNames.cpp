@@ -88,6 +88,48 @@ constexpr char kCompiled[] = "remove it: a recipe is always compiled";
 constexpr char kPlanned[] = "remove it: memory is planned before the run";
 constexpr char kNoSearch[] = "a run keeps its saves; 'checkpoint.keep' says how many";
 constexpr char kNotHere[] = "shardc has no such method";
+constexpr char kRowKeys[] =
+    "'shardc data sft' finds the form of rows; '--prompt-key' and '--completion-key' name keys";
+constexpr char kTemplate[] = "'shardc data sft --template' names a chat template";
+constexpr char kData[] = "write the data to a file, and name it in 'dataset.data_path'";
+constexpr char kPacksBefore[] = "'shardc data sft' makes packs before the run";
+constexpr char kProcesses[] = "'shardc data sft --processes' is alike";
+constexpr char kInOrder[] = "remove it: 'dataset.random_seed' gives the order of samples";
+constexpr char kLoader[] = "remove it: the number of a step says which samples it has";
+constexpr char kWorkers[] = "'dataset.num_workers' is alike";
+constexpr char kTokenizer[] = "remove it: the tokenizer's folder says it";
+constexpr char kNewTokens[] = "remove it: the vocabulary is that of the imported folder";
+constexpr char kFrozen[] = "'model.freeze' lists what is not trained";
+constexpr char kAdapterFolder[] = "'shardc ckpt import peft' and 'merge' make weights of adapters";
+constexpr char kRandom[] =
+    "remove it: without 'checkpoint.pretrained_checkpoint', weights begin at random";
+constexpr char kFolders[] = "remove it: 'shardc import hf' reads a folder, and 'shardc ckpt export "
+                            "hf' writes one, which other programs upload";
+constexpr char kExports[] = "'shardc ckpt export hf' writes the folder of a model";
+constexpr char kNoServer[] = "remove it: 'shardc ckpt export hf' writes folders that servers read";
+constexpr char kGenerates[] = "'shardc generate' lets a model continue texts";
+constexpr char kNoRewards[] =
+    "shardc trains on given answers, without rewards and without answers of the model";
+constexpr char kHarness[] =
+    "docs/examples/lm_eval_shardc.py lets lm-evaluation-harness score a model";
+constexpr char kTextOnly[] = "remove it: models read text alone";
+constexpr char kOtherTrainer[] = "remove it: it chooses another program to train with";
+constexpr char kLauncher[] = "remove it: the launcher sets it";
+constexpr char kSignal[] = "remove it: a run saves before it ends by a signal; "
+                           "'checkpoint.save_interval' saves between";
+constexpr char kTrackers[] =
+    "give each line of metrics to a program with '--metrics=\"| PROGRAM\"'";
+constexpr char kTensorboard[] = "set 'logger.tensorboard_dir'";
+constexpr char kTrace[] = "'shardc run --trace=FILE' shows where the time of a step goes";
+constexpr char kMetrics[] = "remove it: 'shardc run --metrics=FILE' writes what was measured";
+constexpr char kPrints[] = "set 'logger.log_interval' to a number of steps";
+constexpr char kValidates[] =
+    "remove it: validation measures the loss, in the precision of training";
+constexpr char kPlan[] = "remove it: the plan knows what each rank computes";
+constexpr char kRowsOfRank[] = "remove it: a rank reads its rows";
+constexpr char kRing[] = "set 'model.cp_comm_type'";
+constexpr char kFp8[] =
+    "write 'mixed_precision = bf16_with_mxfp8_mixed', or another preset with fp8";
 constexpr char kGathers[] = "remove it: the plan places the gathers";
 constexpr char kSaves[] = "set 'checkpoint.save' and 'checkpoint.save_interval'";
 
@@ -171,8 +213,16 @@ const ForeignName *findIn(const llvm::StringMap<size_t> &index, llvm::StringRef 
 
 llvm::ArrayRef<ForeignName> foreignNames() { return foreignTables().names; }
 
-const ForeignName *findForeignName(llvm::StringRef name) {
-  return findIn(foreignTables().byName, name);
+const ForeignName *findForeignName(llvm::StringRef path) {
+  llvm::StringRef name = path.substr(path.rfind('.') + 1);
+  for (llvm::StringRef part : {path, name})
+    if (const ForeignName *found = findIn(foreignTables().byName, part))
+      return found;
+  for (const ForeignName &each : foreignTables().names)
+    if (llvm::StringRef begin = each.name; begin.consume_back("*"))
+      if (llvm::StringRef(foldName(name)).startswith(begin))
+        return &each;
+  return nullptr;
 }
 
 const ForeignName *findForeignSection(llvm::StringRef name) {
@@ -190,8 +240,10 @@ llvm::StringRef nameInSection(const OptionInfo &option) {
 }
 
 std::string describeForeignName(const ForeignName &foreign) {
+  const bool isMany = llvm::StringRef(foreign.name).endswith("*");
   if (!foreign.option && !foreign.section)
-    return fmt::format("'{}' is {}'s name; {}", foreign.name, foreign.program, foreign.advice);
+    return fmt::format("'{}' {} {}'s name{}; {}", foreign.name, isMany ? "are" : "is",
+                       foreign.program, isMany ? "s" : "", foreign.advice);
   return fmt::format("'{}' is {}'s name of '{}'", foreign.name, foreign.program,
                      foreign.option ? info(*foreign.option).path : info(*foreign.section).name);
 }

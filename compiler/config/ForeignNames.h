@@ -11,7 +11,7 @@ namespace shardc::config {
 
 /// A name of another program.
 struct ForeignName {
-  std::string name; ///< with underscores, without leading hyphens
+  std::string name; ///< with underscores, without leading hyphens; `vllm_*`: all that begin so
   llvm::StringRef program;
   std::optional<Opt> option;      ///< the option with the same values
   std::optional<Section> section; ///< the section of that name
@@ -27,8 +27,8 @@ llvm::ArrayRef<ForeignName> foreignNames();
 std::string foldName(llvm::StringRef name);
 
 /// Looks up another program's name of an option, such as `num_hidden_layers` or
-/// `--num-hidden-layers`. Null if no program has it.
-const ForeignName *findForeignName(llvm::StringRef name);
+/// `--num-hidden-layers`, also with sections before it. Null if no program has it.
+const ForeignName *findForeignName(llvm::StringRef path);
 
 /// Looks up another program's name of a section.
 const ForeignName *findForeignSection(llvm::StringRef name);

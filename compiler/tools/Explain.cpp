@@ -162,15 +162,10 @@ std::string couldBe(llvm::StringRef what) {
   return out;
 }
 
-/// Finds the meaning of another program's name, which may have a section or hyphens before it.
-const config::ForeignName *findForeign(llvm::StringRef what) {
-  return config::findForeignName(what.substr(what.rfind('.') + 1));
-}
-
 /// Explains another program's name and the option that it stands for; empty if no program has the
 /// name.
 std::string explainForeign(llvm::StringRef what) {
-  const config::ForeignName *foreign = findForeign(what);
+  const config::ForeignName *foreign = config::findForeignName(what);
   if (!foreign)
     return {};
   std::string text = config::describeForeignName(*foreign) + "\n";
@@ -275,7 +270,8 @@ int explainPart(const config::Config &config, const SourceManager &sources,
     targets = alias->targets.vec();
   else if (std::optional<config::Opt> option = config::findOption(what))
     targets = {*option};
-  else if (const config::ForeignName *foreign = findForeign(what); foreign && foreign->option)
+  else if (const config::ForeignName *foreign = config::findForeignName(what);
+           foreign && foreign->option)
     targets = {*foreign->option};
   else
     targets = optionsNamed(what);

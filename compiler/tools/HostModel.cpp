@@ -79,40 +79,53 @@ Result<ModelPlace> findModel(const std::string &path) {
   return place;
 }
 
+constexpr uint64_t kBytesMax = 16 << 20;
+
+Result<bool> readKeptRecipe(const std::string &folder, SourceManager &sources,
+                            config::LoadOptions &load) {
+  ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(folder));
+  if (!in.has(std::string(checkpoint::kRecipeFolder) + "/command.txt"))
+    return false;
+  ASSIGN_OR_RETURN(UntrustedFolder kept, in.folder(checkpoint::kRecipeFolder));
+  ASSIGN_OR_RETURN(std::vector<std::string> names, kept.listBelow(/*levels=*/8));
+  ASSIGN_OR_RETURN(std::string line, kept.read("command.txt", kBytesMax));
+  llvm::SmallString<256> recipes(folder);
+  llvm::sys::path::append(recipes, checkpoint::kRecipeFolder);
+  llvm::SmallString<256> shorter = recipes; // as paths of bases are
+  llvm::sys::path::remove_dots(shorter, /*remove_dot_dot=*/true);
+  if (llvm::sys::fs::equivalent(recipes, shorter))
+    recipes = shorter;
+  auto pathOf = [&](const std::string &name) { return (recipes + "/" + name).str(); };
+  for (const std::string &name : names) { // the recipe, its bases and overlays lie in the folder
+    ASSIGN_OR_RETURN(std::string text, kept.read(name, kBytesMax));
+    sources.addFile(pathOf(name), std::move(text));
+  }
+  sources.closeFiles();
+  std::vector<std::string> words = wordsOf(line), sets, overlays; // shardc run RECIPE [--set ...]
+  for (size_t i = 2; i < words.size(); ++i)
+    if (words[i] == "--set" && i + 1 < words.size())
+      sets.push_back(words[++i]);
+    else if (words[i] == "--overlay" && i + 1 < words.size())
+      overlays.push_back(pathOf(words[++i]));
+    else
+      load.path = pathOf(words[i]);
+  load.sets.insert(load.sets.begin(), sets.begin(), sets.end());
+  load.overlays.insert(load.overlays.begin(), overlays.begin(), overlays.end());
+  return true;
+}
+
 /// The configuration of a model for one rank of the host. A checkpoint of a run has its recipe and
 /// its command line; otherwise a config.json is imported.
 Result<std::optional<config::Config>>
 configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session &session) {
   config::LoadOptions load;
-  constexpr uint64_t kBytesMax = 16 << 20;
-  ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(place.folder));
-  if (!place.isHf && in.has(std::string(checkpoint::kRecipeFolder) + "/command.txt")) {
-    ASSIGN_OR_RETURN(UntrustedFolder kept, in.folder(checkpoint::kRecipeFolder));
-    ASSIGN_OR_RETURN(std::vector<std::string> names, kept.listBelow(/*levels=*/8));
-    ASSIGN_OR_RETURN(std::string line, kept.read("command.txt", kBytesMax));
-    llvm::SmallString<256> recipes(place.folder);
-    llvm::sys::path::append(recipes, checkpoint::kRecipeFolder);
-    llvm::SmallString<256> shorter = recipes; // as paths of bases are
-    llvm::sys::path::remove_dots(shorter, /*remove_dot_dot=*/true);
-    if (llvm::sys::fs::equivalent(recipes, shorter))
-      recipes = shorter;
-    auto pathOf = [&](const std::string &name) { return (recipes + "/" + name).str(); };
-    for (const std::string &name : names) { // the recipe, its bases and overlays lie in the folder
-      ASSIGN_OR_RETURN(std::string text, kept.read(name, kBytesMax));
-      session.sources().addFile(pathOf(name), std::move(text));
-    }
-    session.sources().closeFiles();
-    std::vector<std::string> words = wordsOf(line); // shardc run RECIPE [--set ... --overlay ...]
-    for (size_t i = 2; i < words.size(); ++i)
-      if (words[i] == "--set" && i + 1 < words.size())
-        load.sets.push_back(words[++i]);
-      else if (words[i] == "--overlay" && i + 1 < words.size())
-        load.overlays.push_back(pathOf(words[++i]));
-      else
-        load.path = pathOf(words[i]);
-    load.oneRank = sets;
-    return config::loadConfig(session.sources(), session.diags(), load);
+  load.oneRank = sets;
+  bool hasRecipe = false;
+  if (!place.isHf) {
+    ASSIGN_OR_RETURN(hasRecipe, readKeptRecipe(place.folder, session.sources(), load));
   }
+  if (hasRecipe)
+    return config::loadConfig(session.sources(), session.diags(), load);
   if (place.hfFolder.empty())
     return makeStatus(StatusCode::InvalidInput,
                       "'{}' keeps neither the recipe of its run nor a config.json; 'shardc ckpt "
@@ -133,7 +146,6 @@ configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session 
     return std::optional<config::Config>();
   if (!place.isHf)
     RETURN_IF_ERROR(addAdapters(place.folder, load.sets));
-  load.oneRank = sets;
   return config::loadConfig(session.sources(), session.diags(),
                             session.sources().addBuffer("imported.recipe", *recipe), load);
 }

@@ -23,6 +23,12 @@ struct ModelPlace {
 /// Decides which of the two is at the path.
 Result<ModelPlace> findModel(const std::string &path);
 
+/// Reads the recipe, bases and overlays that a run kept in its save, and sets `load` as the run's
+/// command did; what `load` has stays on top. No other file can be read then. False if the save has
+/// no recipe.
+Result<bool> readKeptRecipe(const std::string &folder, SourceManager &sources,
+                            config::LoadOptions &load);
+
 /// The configuration of the model on one rank, from the recipe that its run kept or from
 /// config.json, with `sets` on top. Empty after errors, which are reported.
 Result<std::optional<config::Config>>

@@ -196,7 +196,8 @@ struct ImportCommand {
 };
 
 /// Forms whose fields ForeignNames.def names.
-constexpr llvm::StringLiteral kForeignForms[] = {"torchtitan", "deepspeed", "axolotl", "trl"};
+constexpr llvm::StringLiteral kForeignForms[] = {"torchtitan", "deepspeed", "axolotl", "trl",
+                                                 "llamafactory"};
 
 /// The input's text. Empty after an error, which is reported.
 std::optional<BufferId> readInput(const std::string &path, bool isHf, Session &session) {
@@ -329,7 +330,7 @@ void addImport(cli::Command &app, int &status) {
   command.option("form", options->format, "kind of the input")
       .required()
       .oneOf({"megatron-args", "bridge-yaml", "bridge-overrides", "bridge-python", "hf",
-              "torchtitan", "deepspeed", "axolotl", "trl"});
+              "torchtitan", "deepspeed", "axolotl", "trl", "llamafactory"});
   command
       .option("input", options->input,
               "file, checkpoint folder (megatron-args), model folder (hf), or - for standard input")

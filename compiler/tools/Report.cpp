@@ -18,11 +18,13 @@
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/FitCheck.h"
 #include "compiler/tools/FitSplits.h"
+#include "compiler/tools/HostModel.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "runtime/base/Output.h"
 #include "runtime/base/Version.h"
+#include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 #include "llvm/ADT/STLExtras.h"
@@ -81,8 +83,27 @@ std::vector<page::Alternative> alternativesOf(const Input &input, const CommonOp
   return list;
 }
 
-/// Compiles a recipe, as `shardc run` would.
-bool readRecipe(Session &session, const CommonOptions &common, int64_t seconds, Input &input) {
+/// The recipe that a run kept in the folder of its saves, or in one of them.
+bool readSave(Session &session, CommonOptions &common) {
+  Result<std::string> save = checkpoint::findCheckpoint(common.load.path);
+  Result<bool> kept = save.isOk() ? readKeptRecipe(*save, session.sources(), common.load)
+                                  : Result<bool>(save.status());
+  if (kept.isOk() && *kept)
+    return true;
+  session.diags().report(diag::CannotReadFile, SourceRange(),
+                         kept.isOk() ? fmt::format("'{}' keeps no recipe of its run", *save)
+                                     : kept.status().message());
+  return false;
+}
+
+/// Compiles a recipe, as `shardc run` would. Other settings are not tried for a save, whose files
+/// alone are read.
+bool readRecipe(Session &session, CommonOptions &common, int64_t seconds, Input &input) {
+  if (std::filesystem::is_directory(common.load.path)) {
+    if (!readSave(session, common))
+      return false;
+    seconds = 0;
+  }
   input.config = config::loadConfig(session.sources(), session.diags(), common.load);
   if (!input.config)
     return false;
@@ -166,7 +187,10 @@ std::optional<page::TracedRun> readTrace(Session &session, const std::string &pa
 
 /// The title of an input: the name of its file, with a number if several have the same name.
 std::string titleOf(const ReportOptions &options, size_t index) {
-  auto nameOf = [&](size_t i) { return std::filesystem::path(options.inputs[i]).stem().string(); };
+  auto nameOf = [&](size_t i) {
+    std::filesystem::path path = options.inputs[i];
+    return (path.has_filename() ? path : path.parent_path()).stem().string(); // of `saves/`, saves
+  };
   size_t same = 0, before = 0;
   for (size_t i = 0; i < options.inputs.size(); ++i) {
     same += nameOf(i) == nameOf(index);
@@ -176,8 +200,8 @@ std::string titleOf(const ReportOptions &options, size_t index) {
 }
 
 /// Reads one input, and the run that was given for it. Reports errors.
-bool readOne(Session &session, const CommonOptions &common, const ReportOptions &options,
-             size_t index, Input &input) {
+bool readOne(Session &session, CommonOptions &common, const ReportOptions &options, size_t index,
+             Input &input) {
   const std::string &path = options.inputs[index];
   input.subject.source = path;
   input.subject.title = titleOf(options, index);
@@ -281,7 +305,7 @@ std::vector<std::pair<std::string, std::string>> figuresOf(const Input &input) {
 /// where both are numbers.
 int runDiff(const ReportOptions &options) {
   if (options.inputs.size() != 2)
-    return refuseUsage("two recipes or compiled plans are compared");
+    return refuseUsage("two recipes, compiled plans or folders of saves are compared");
   if (std::optional<std::string> wrong = wrongUse(options))
     return refuseUsage(*wrong);
   std::vector<std::unique_ptr<Input>> inputs;
@@ -335,7 +359,8 @@ int writeReport(const ReportOptions &options) {
 }
 
 void addRuns(cli::Command &command, ReportOptions &options) {
-  command.option("recipe", options.inputs, "recipes and compiled plans").required();
+  command.option("recipe", options.inputs, "recipes, compiled plans, and folders of saves")
+      .required();
   options.common.addTo(command, /*needsRecipe=*/false);
   command
       .option("--metrics", options.metrics,

@@ -1,5 +1,5 @@
 // Imports configurations of programs whose names ForeignNames.def has: torchtitan's TOML,
-// DeepSpeed's JSON, and the YAML of Axolotl and TRL.
+// DeepSpeed's JSON, and the YAML of Axolotl, TRL and LLaMA-Factory.
 #include <algorithm>
 
 #include "compiler/basic/Format.h"
@@ -49,11 +49,6 @@ public:
   }
 
 private:
-  static const config::ForeignName *foreignOf(llvm::StringRef path) {
-    const config::ForeignName *whole = config::findForeignName(path);
-    return whole != nullptr ? whole : config::findForeignName(lastPart(path));
-  }
-
   /// The option that a field sets: our own in the section of that name, the one that another
   /// program calls so, or else the only one with the name.
   static std::optional<Opt> optionOf(llvm::StringRef path, const config::ForeignName *foreign) {
@@ -78,7 +73,7 @@ private:
   void readField(const std::string &path, const Tree &value) {
     if (value.isNone())
       return;
-    const config::ForeignName *foreign = foreignOf(path);
+    const config::ForeignName *foreign = config::findForeignName(path);
     std::optional<Opt> opt = optionOf(path, foreign);
     if (opt && set(*opt, value))
       return;

@@ -115,6 +115,9 @@ def check_tables(window, page):
     expect(not cut, f"{page.name}: rows of {cut} are cut")
     cells = window.value("[...document.querySelectorAll('#answers td')].map(x => x.textContent)")
     expect("tokens/s of each device" in cells and "this plan" in cells, f"{page.name}: the answers have {cells}")
+    memory = data_of(page)["plans"][0]["memory"]  # the bar ends where the figure says
+    end = window.value("[...document.querySelectorAll('#memory .bar span')].reduce((all, part) => all + parseFloat(part.style.width), 0)")
+    expect(abs(end - 100 * memory["needed"] / memory["device"]) < .1, f"{page.name}: the bar of the memory ends at {end} %")
     names = window.value("[...document.querySelectorAll('#sharding td')].map(x => x.textContent)")
     expect(all(f"decoder.layers.*.mlp.linear_fc{i}.weight" in names for i in (1, 2)), f"{page.name}: parameters {names}")
 

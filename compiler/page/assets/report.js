@@ -553,10 +553,10 @@ function answerTables(plan) {
         step.push(...largest(plan.ops.filter(r => !r.transfer).map(r => ["of which " + r.op, r.s])).slice(0, 4).map(r => [r[0], seconds(r[1]), percent(r[1], p.step_s)]));
     }
   }
-  const parts = memoryParts(plan), used = sum(parts.map(part => part[1]));
+  const parts = memoryParts(plan);
   const fills = [...largest(parts).slice(0, 5), ["largest buffers at the peak"], ...plan.memory.holders.slice(0, 4).map(h => [`${h.what}: ${h.count > 1 ? h.count + " x " : ""}${h.name}`, h.bytes])];
   const of = (rows, name) => rows.length ? table([{name: "", get: r => r[0]}, {name: "", get: r => r[1] || "", of: "n"}, {name: "", get: r => r[2] || "", of: "n"}], rows, name) : null;
-  return [of(step, "The step"), of(fills.map(r => r[1] ? [r[0], bytes(r[1]), percent(r[1], used)] : r), "The memory"), plan.alternatives.length ? changeTable(plan, 5, false) : null];
+  return [of(step, "The step"), of(fills.map(r => r[1] ? [r[0], bytes(r[1]), percent(r[1], plan.memory.needed)] : r), "The memory"), plan.alternatives.length ? changeTable(plan, 5, false) : null];
 }
 function answers(plan) {
   const measured = plan.run ? plan.run.lines : [], tables = answerTables(plan);
@@ -649,17 +649,18 @@ function memoryParts(plan) {
   const m = plan.memory;
   return [...m.purposes.map(p => [p.purpose, p.kept + p.peak, "p-" + p.purpose]), ["outside the plan", sum(m.outside.map(o => o.bytes)), "p-outside"]].filter(p => p[1] > 0);
 }
+/// The bar of a plan's parts, as long as what it needs of `whole`: parts that share addresses sum to more.
+const memoryBar = (plan, whole) => bar(memoryParts(plan), whole * Math.max(sum(memoryParts(plan).map(p => p[1])) / plan.memory.needed, 1), bytes);
 function memory(plan) {
-  const m = plan.memory, parts = memoryParts(plan), used = sum(parts.map(p => p[1]));
-  const whole = Math.max(m.device, m.needed, used);
+  const m = plan.memory, parts = memoryParts(plan);
   const rows = [...m.purposes.map(p => ({what: p.purpose, kept: p.kept, peak: p.peak, all: p.kept + p.peak})), ...m.outside.map(o => ({what: o.what, kept: o.bytes, peak: 0, all: o.bytes}))];
   return [
     el("p", {}, `Each device needs ${bytes(m.needed)}${m.device ? ` of ${bytes(m.device)} (${percent(m.needed, m.device)})` : ""}.` + (plan.stages.length > 1 ? ` The figures are of ${m.role}, which needs most.` : "")),
-    bar(parts, whole, bytes), legend(parts.map(([name, size, variable]) => [`${name} ${bytes(size)}`, variable])),
+    memoryBar(plan, Math.max(m.device, m.needed)), legend(parts.map(([name, size, variable]) => [`${name} ${bytes(size)}`, variable])),
     el("p", {class: "soft"}, `Arenas: ${Object.entries(m.arenas).map(([name, size]) => `${name} ${bytes(size)}`).join(", ")}. Buffers of one time share addresses with those of another, so that arenas can be smaller than sums.`),
     table([{name: "purpose", get: r => r.what}, bytesColumn("kept", "kept"), bytesColumn("at the peak", "peak"), bytesColumn("both", "all")], rows, "Memory by purpose"),
     el("h3", {}, "Largest buffers at the peak"),
-    table([{name: "buffers", get: r => r.what}, {name: "values", get: r => r.name, code: true}, {name: "purpose", get: r => r.purpose}, {name: "", get: r => r.kept ? "kept" : "of one segment"}, {name: "number", get: r => r.count, number: true, show: count}, bytesColumn("bytes", "bytes"), {name: "share", get: r => r.bytes, number: true, show: v => percent(v, used)}], m.holders, "Largest buffers"),
+    table([{name: "buffers", get: r => r.what}, {name: "values", get: r => r.name, code: true}, {name: "purpose", get: r => r.purpose}, {name: "", get: r => r.kept ? "kept" : "of one segment"}, {name: "number", get: r => r.count, number: true, show: count}, bytesColumn("bytes", "bytes"), {name: "share", get: r => r.bytes, number: true, show: v => percent(v, m.needed)}], m.holders, "Largest buffers"),
     m.holders_omitted ? el("p", {class: "soft"}, `${plural(m.holders_omitted, "smaller row")} left out.`) : null,
   ];
 }
@@ -750,9 +751,9 @@ function comparison() {
       return [el("span", {}, plan.title), bar(stepParts(t), longest, seconds), el("span", {}, seconds(t.step_s))];
     })), legend(stepParts(timed[0].predicted).map(part => [part[0], part[2]])));
   }
-  const most = Math.max(...plans.map(plan => Math.max(plan.memory.needed, sum(memoryParts(plan).map(x => x[1])))));
+  const most = Math.max(...plans.map(plan => plan.memory.needed));
   const purposes = [...new Map(plans.flatMap(plan => memoryParts(plan).map(x => [x[0], x[2]])))];
-  nodes.push(el("h3", {}, "Memory of a device"), el("div", {class: "rowbar"}, plans.flatMap(plan => [el("span", {}, plan.title), bar(memoryParts(plan), most, bytes), el("span", {}, bytes(plan.memory.needed))])), legend(purposes));
+  nodes.push(el("h3", {}, "Memory of a device"), el("div", {class: "rowbar"}, plans.flatMap(plan => [el("span", {}, plan.title), memoryBar(plan, most), el("span", {}, bytes(plan.memory.needed))])), legend(purposes));
   const number_ = i => ({name: plans[i].title, get: r => r.values[i], number: true, show: (v, r) => r.show(v)});
   nodes.push(el("h3", {}, "Figures"), table([{name: "", get: r => r.what}, ...plans.map((_, i) => number_(i))], rows, "Figures side by side"));
   nodes.push(el("h3", {}, "Settings that differ"), data.differences.length
