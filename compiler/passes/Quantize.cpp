@@ -22,11 +22,10 @@
 #include <tuple>
 
 #include "compiler/passes/DelayedScaling.h"
+#include "compiler/passes/OpWriter.h"
 #include "compiler/passes/PassInputs.h"
-#include "compiler/passes/PlanNames.h"
 #include "runtime/base/Float8.h"
 #include "runtime/base/Status.h"
-#include "runtime/plan/Builder.h"
 #include "runtime/plan/Factors.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/WeightScales.h"
@@ -208,11 +207,11 @@ struct Operand {
   bool isTransposed = false;
 };
 
-class Quantizer {
+class Quantizer : OpWriter {
 public:
   Quantizer(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment,
             const Recipe &recipe, const std::optional<DelayedScaling> &delayed)
-      : plan_(plan), role_(role), segment_(segment), recipe_(recipe),
+      : OpWriter(segment), plan_(plan), role_(role), recipe_(recipe),
         products_(plan, role, segment, recipe), delayed_(delayed),
         isWeight_(segment.values.size(), 0), staysForBackward_(segment.values.size(), 0) {
     for (const plan::Segment::Boundary &in : segment.ins)
@@ -241,15 +240,13 @@ public:
     for (const Op &op : segment_.ops)
       if (isGrouped(op) && op.kind == OpKind::GroupedMatMul && isBackward(op))
         gradients_.insert(op.operands[0]);
-    std::vector<Op> old = std::move(segment_.ops);
-    for (Op &op : old) {
+    rewrite([&](Op op) {
       if (products_.has(op))
         replace(op);
       else if (isGrouped(op))
         quantiseOperands(op);
       ops_.push_back(std::move(op));
-    }
-    plan::replaceOps(segment_, std::move(ops_));
+    });
     if (seen_ != kNone)
       segment_.outs.push_back({seen_, delayed_->seen});
   }
@@ -301,11 +298,11 @@ private:
       std::tie(forms.transposed, forms.transposedScale) = quantiseBlocks(copy, true, product);
   }
 
-  std::string nameOf(const Copy &copy) const {
-    return segment_.values[copy.of].name + (copy.isBackward ? ".again" : "");
+  std::string nameOfCopy(const Copy &copy) const {
+    return nameOf(copy.of) + (copy.isBackward ? ".again" : "");
   }
-  Type typeOf(const Copy &copy, bool isTransposed) const {
-    Type type = segment_.values[copy.of].type;
+  Type typeOfCopy(const Copy &copy, bool isTransposed) const {
+    Type type = typeOf(copy.of);
     type.dtype = copy.type;
     int64_t cols = type.shape[type.rank - 1];
     return isTransposed ? Type::of(copy.type, {cols, type.numel() / cols}) : type;
@@ -314,22 +311,20 @@ private:
   /// Quantises a value into the forms that are needed. One op computes both forms, which have the
   /// same scale.
   void quantise(const Copy &copy, Forms &forms, const Op &product, size_t index) {
-    std::string name = nameOf(copy);
+    std::string name = nameOfCopy(copy);
     Op op = delayed_ ? delayedOp(copy.of, product, index)
                      : opLike(product, OpKind::Quantize, {copy.of, magnitudeOf(copy.of, product)});
     if (!forms.needsPlain)
       op.set(Key::transposed, int64_t{1});
     ValueId &first = forms.needsPlain ? forms.plain : forms.transposed;
-    first =
-        addResult(op, name + (forms.needsPlain ? ".q" : ".qt"), typeOf(copy, !forms.needsPlain));
+    first = addResult(op, name + (forms.needsPlain ? ".q" : ".qt"),
+                      typeOfCopy(copy, !forms.needsPlain));
     forms.plainScale = addResult(op, name + ".scale", Type::of(DType::F32, {1}));
     forms.transposedScale = forms.plainScale;
-    if (op.kind == OpKind::QuantizeDelayed) {
-      seen_ = addResult(op, name + ".seen", segment_.values[seen_].type);
-      segment_.values[seen_].purpose = plan::Purpose::Step;
-    }
+    if (op.kind == OpKind::QuantizeDelayed)
+      addSeen(op, name);
     if (forms.needsPlain && forms.needsTransposed)
-      forms.transposed = addResult(op, name + ".qt", typeOf(copy, true));
+      forms.transposed = addResult(op, name + ".qt", typeOfCopy(copy, true));
     ops_.push_back(std::move(op));
   }
 
@@ -346,12 +341,11 @@ private:
     forms.plainScale = forms.transposedScale = scaleOf(copy.of, product);
     if (!forms.needsTransposed)
       return;
-    const Type &type = segment_.values[copy.of].type;
+    const Type &type = typeOf(copy.of);
     Op op = opLike(product, OpKind::Transpose, {copy.of});
     op.set(Key::outer, type.shape[0]);
     op.set(Key::inner, type.shape[1]);
-    forms.transposed = addResult(op, nameOf(copy) + ".qt", typeOf(copy, true));
-    ops_.push_back(std::move(op));
+    forms.transposed = emit(std::move(op), nameOfCopy(copy) + ".qt", typeOfCopy(copy, true));
   }
 
   /// The scale of a stored weight. For stacked experts: the rows of the rank's own experts.
@@ -366,15 +360,13 @@ private:
     int32_t param = products_.paramOf(weight);
     Type type = Type::of(DType::F32, {1});
     if (isStacked(param)) {
-      type = Type::of(DType::F32, {segment_.values[weight].type.shape[0], plan::kScaleStride});
+      type = Type::of(DType::F32, {typeOf(weight).shape[0], plan::kScaleStride});
       op.group = groupOfExperts(param);
       op.set(Key::coef, op.group < 0 ? 0 : type.numel());
     }
     op.set(Key::offset,
            plan::kScaleStride * plan::numberOfScale(plan_, static_cast<size_t>(param)));
-    at->second = addResult(op, segment_.values[weight].name + ".scale", type);
-    ops_.push_back(std::move(op));
-    return at->second;
+    return at->second = emit(std::move(op), nameOf(weight) + ".scale", type);
   }
 
   // ---- products of experts ----
@@ -405,7 +397,7 @@ private:
     }
     if (!delayed_)
       return;
-    SHARDC_CHECK(param >= 0, "product of '{}' is that of no weight", segment_.values[first].name);
+    SHARDC_CHECK(param >= 0, "product of '{}' is that of no weight", nameOf(first));
     op.group = groupOfExperts(param);
     op.set(Key::slot,
            delayed_->slotOf(param, takesGradient ? Quantised::Gradient : Quantised::Activation));
@@ -419,9 +411,7 @@ private:
     if (seen_ == kNone || isAgain)
       return;
     op.operands.push_back(seen_);
-    seen_ =
-        addResult(op, segment_.values[op.results[0]].name + ".seen", segment_.values[seen_].type);
-    segment_.values[seen_].purpose = plan::Purpose::Step;
+    addSeen(op, nameOf(op.results[0]));
   }
 
   // ---- recipe delayed: evaluations record no amax values ----
@@ -436,7 +426,7 @@ private:
   Op delayedOp(ValueId value, const Op &product, size_t index) {
     bool isOfGradient = product.role == plan::ProductRole::WeightGradient;
     int32_t param = products_.weightOf(product);
-    SHARDC_CHECK(param >= 0, "product of '{}' is that of no weight", segment_.values[value].name);
+    SHARDC_CHECK(param >= 0, "product of '{}' is that of no weight", nameOf(value));
     Quantised tensor = index == 1
                            ? (isOfGradient ? Quantised::Activation : Quantised::Weight)
                            : (isForward(product) ? Quantised::Activation : Quantised::Gradient);
@@ -451,11 +441,11 @@ private:
   /// Blocks lie along rows of the form that is multiplied, so the two forms have separate scales.
   std::pair<ValueId, ValueId> quantiseBlocks(const Copy &copy, bool isTransposed,
                                              const Op &product) {
-    Type type = typeOf(copy, isTransposed);
+    Type type = typeOfCopy(copy, isTransposed);
     ScaleBlocks blocks = *(isWeight_[copy.of] ? recipe_.weightBlocks : recipe_.blocks);
     int64_t cols = type.shape[type.rank - 1];
     Extents scales = scalesOf(blocks, {type.numel() / cols, cols});
-    std::string name = nameOf(copy) + (isTransposed ? ".qt" : ".q");
+    std::string name = nameOfCopy(copy) + (isTransposed ? ".qt" : ".q");
     Op op = opLike(product, OpKind::QuantizeBlocks, {copy.of});
     if (isTransposed)
       op.set(Key::transposed, int64_t{1});
@@ -471,24 +461,25 @@ private:
     auto [at, isNew] = amaxes_.try_emplace(value, kNone);
     if (!isNew)
       return at->second;
-    std::string name = segment_.values[value].name + ".amax";
+    std::string name = nameOf(value) + ".amax";
     Type scalar = Type::of(DType::F32, {1});
-    Op own = opLike(product, OpKind::Amax, {value});
-    ValueId largest = addResult(own, name, scalar);
-    ops_.push_back(std::move(own));
+    ValueId largest = emit(opLike(product, OpKind::Amax, {value}), name, scalar);
     if (recipe_.group >= 0) {
       Op all = opLike(product, OpKind::AllReduceMax, {largest});
       all.group = recipe_.group;
-      largest = addResult(all, name + ".all", scalar);
-      ops_.push_back(std::move(all));
+      largest = emit(std::move(all), name + ".all", scalar);
     }
     return amaxes_[value] = largest;
   }
 
-  ValueId addResult(Op &op, std::string name, const Type &type) {
-    ValueId result = plan::addValue(segment_, std::move(name), type);
-    op.results.push_back(result);
-    return result;
+  ValueId addResult(Op &op, std::string name, const Type &type,
+                    plan::Purpose purpose = plan::Purpose::Activations) {
+    op.results.push_back(plan::addValue(segment_, std::move(name), type, purpose));
+    return op.results.back();
+  }
+  /// The amax values that the op has observed too.
+  void addSeen(Op &op, const std::string &name) {
+    seen_ = addResult(op, name + ".seen", Type(typeOf(seen_)), plan::Purpose::Step);
   }
 
   /// An op of the same unit, phase and recipe line as the product.
@@ -502,7 +493,6 @@ private:
 
   const plan::Plan &plan_;
   const plan::Role &role_;
-  plan::Segment &segment_;
   const Recipe &recipe_;
   Products products_;                            ///< before any change
   const std::optional<DelayedScaling> &delayed_; ///< with recipe delayed
@@ -515,7 +505,6 @@ private:
   std::set<ValueId> gradients_; ///< gradients that products with experts' weights read
   std::map<Copy, Forms> forms_;
   std::map<ValueId, ValueId> amaxes_;
-  std::vector<Op> ops_;
 };
 
 bool isForwardOfExperts(const Op &op, const Products &products) {
