@@ -15,6 +15,7 @@
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/PipelineStages.h"
 #include "compiler/passes/StageSchedule.h"
+#include "compiler/passes/StageSegment.h"
 #include "compiler/passes/TransferOrder.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
@@ -29,14 +30,8 @@ using plan::Segment;
 /// The predicate that holds for microbatch i where `pred` holds for i + shift, of `count`
 /// microbatches; the shift is not positive.
 Pred shifted(Pred pred, int64_t shift, int64_t count) {
-  using enum Pred::Kind;
-  if (pred.kind == Always || shift == 0)
-    return pred;
-  if (!pred.hasNumbers()) {
-    bool isFirst = pred.kind == First || pred.kind == NotFirst;
-    pred.begin = pred.last = isFirst ? 0 : count - 1;
-    pred.kind = pred.kind == First || pred.kind == Last ? Within : NotWithin;
-  }
+  if (!pred.hasNumbers())
+    return Runs{-shift, count - 1 - shift, count}.like(pred);
   pred.begin -= shift, pred.last -= shift;
   pred.until -= pred.period > 0 ? shift : 0;
   return pred;
@@ -106,15 +101,7 @@ public:
         return in.value == out.value && isSame(in, out);
       });
     });
-    std::vector<uint8_t> isUsed(joined_.values.size());
-    for (const Op &op : joined_.ops) {
-      for (ValueId operand : op.operands)
-        isUsed[operand] = 1;
-      for (const plan::Tie &tie : op.ties)
-        isUsed[tie.value] = 1;
-    }
-    for (const Segment::Boundary &out : joined_.outs)
-      isUsed[out.value] = 1;
+    std::vector<uint8_t> isUsed = readValues(joined_);
     for (const plan::Value &value : joined_.values)
       if (value.counts != kNone)
         isUsed[value.counts] = 1;
