@@ -37,24 +37,15 @@ Pred shifted(Pred pred, int64_t shift, int64_t count) {
   return pred;
 }
 
-/// Appends a pass of another microbatch to a segment.
+/// A segment to which passes of one or several microbatches are appended.
 class Joint {
 public:
-  /// `readers`: by cell, the number of passes that read it. `runs`: the microbatches of `joined`; a
-  /// step has `count`.
-  Joint(const plan::Role &role, const std::vector<int32_t> &readers, Segment joined,
+  /// `readers`: by cell, the number of passes that read it. `runs`: the microbatches that the
+  /// segment runs; a step has `count`.
+  Joint(const plan::Role &role, const std::vector<int32_t> &readers,
         const std::vector<int64_t> &runs, int64_t count)
-      : role_(role), readers_(readers), joined_(std::move(joined)), runs_(runs), count_(count) {
-    for (const plan::Value &value : joined_.values)
-      names_.insert(value.name);
-    std::vector<Op> ops = std::exchange(joined_.ops, {});
-    indexOf_.resize(joined_.values.size());
-    for (ValueId value = 0; value < indexOf_.size(); ++value)
-      indexOf_[value] = value;
-    for (Op &op : ops)
-      add(std::move(op), 0);
-    for (Segment::Boundary &out : joined_.outs)
-      out.value = indexOf_[out.value];
+      : role_(role), readers_(readers), runs_(runs), count_(count) {
+    joined_.body = true;
   }
 
   /// The pass is of the microbatch `shift` after that of the segment.
@@ -225,7 +216,8 @@ private:
     if (!isNew)
       return known->second;
     const int64_t shift = key.second;
-    Joint joint(role_, readers_, role_.segments[nodes[0].segment], runs_.at(key), count_);
+    Joint joint(role_, readers_, runs_.at(key), count_);
+    joint.append(role_.segments[nodes[0].segment], 0);
     const size_t second = joint.size();
     for (const ProgramNode &node : nodes.subspan(1))
       joint.append(role_.segments[node.segment], shift);
