@@ -15,6 +15,7 @@
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/PipelineStages.h"
 #include "compiler/passes/StageSchedule.h"
+#include "compiler/passes/StageSegment.h"
 #include "compiler/passes/TransferOrder.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
@@ -29,37 +30,22 @@ using plan::Segment;
 /// The predicate that holds for microbatch i where `pred` holds for i + shift, of `count`
 /// microbatches; the shift is not positive.
 Pred shifted(Pred pred, int64_t shift, int64_t count) {
-  using enum Pred::Kind;
-  if (pred.kind == Always || shift == 0)
-    return pred;
-  if (!pred.hasNumbers()) {
-    bool isFirst = pred.kind == First || pred.kind == NotFirst;
-    pred.begin = pred.last = isFirst ? 0 : count - 1;
-    pred.kind = pred.kind == First || pred.kind == Last ? Within : NotWithin;
-  }
+  if (!pred.hasNumbers())
+    return Runs{-shift, count - 1 - shift, count}.like(pred);
   pred.begin -= shift, pred.last -= shift;
   pred.until -= pred.period > 0 ? shift : 0;
   return pred;
 }
 
-/// Appends a pass of another microbatch to a segment.
+/// A segment to which passes of one or several microbatches are appended.
 class Joint {
 public:
-  /// `readers`: by cell, the number of passes that read it. `runs`: the microbatches of `joined`; a
-  /// step has `count`.
-  Joint(const plan::Role &role, const std::vector<int32_t> &readers, Segment joined,
+  /// `readers`: by cell, the number of passes that read it. `runs`: the microbatches that the
+  /// segment runs; a step has `count`.
+  Joint(const plan::Role &role, const std::vector<int32_t> &readers,
         const std::vector<int64_t> &runs, int64_t count)
-      : role_(role), readers_(readers), joined_(std::move(joined)), runs_(runs), count_(count) {
-    for (const plan::Value &value : joined_.values)
-      names_.insert(value.name);
-    std::vector<Op> ops = std::exchange(joined_.ops, {});
-    indexOf_.resize(joined_.values.size());
-    for (ValueId value = 0; value < indexOf_.size(); ++value)
-      indexOf_[value] = value;
-    for (Op &op : ops)
-      add(std::move(op), 0);
-    for (Segment::Boundary &out : joined_.outs)
-      out.value = indexOf_[out.value];
+      : role_(role), readers_(readers), runs_(runs), count_(count) {
+    joined_.body = true;
   }
 
   /// The pass is of the microbatch `shift` after that of the segment.
@@ -106,15 +92,7 @@ public:
         return in.value == out.value && isSame(in, out);
       });
     });
-    std::vector<uint8_t> isUsed(joined_.values.size());
-    for (const Op &op : joined_.ops) {
-      for (ValueId operand : op.operands)
-        isUsed[operand] = 1;
-      for (const plan::Tie &tie : op.ties)
-        isUsed[tie.value] = 1;
-    }
-    for (const Segment::Boundary &out : joined_.outs)
-      isUsed[out.value] = 1;
+    std::vector<uint8_t> isUsed = readValues(joined_);
     for (const plan::Value &value : joined_.values)
       if (value.counts != kNone)
         isUsed[value.counts] = 1;
@@ -238,7 +216,8 @@ private:
     if (!isNew)
       return known->second;
     const int64_t shift = key.second;
-    Joint joint(role_, readers_, role_.segments[nodes[0].segment], runs_.at(key), count_);
+    Joint joint(role_, readers_, runs_.at(key), count_);
+    joint.append(role_.segments[nodes[0].segment], 0);
     const size_t second = joint.size();
     for (const ProgramNode &node : nodes.subspan(1))
       joint.append(role_.segments[node.segment], shift);

@@ -2,9 +2,9 @@
 // layers that the job assigns to it, in one or several chunks. Values that the next chunk needs are
 // sent as soon as they are computed, and received during a pass before the one that reads them.
 // Forward and backward pass are separate segments; values that the backward pass needs from the
-// forward pass are kept in rings with one slot for each microbatch in flight. In the last chunk of
-// the model, the backward pass of a microbatch directly follows its forward pass, so both are one
-// segment there. A parameter that two stages use has a copy on each.
+// forward pass are kept in rings with one slot for each microbatch in flight. If backward passes of
+// the last chunk of the model directly follow their forward passes, both are one segment there. A
+// parameter that two stages use has a copy on each. If microbatches overlap, one stage is cut too.
 #include <algorithm>
 #include <array>
 #include <iterator>

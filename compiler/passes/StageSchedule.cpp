@@ -191,21 +191,19 @@ std::optional<double> StageSchedule::secondsWith(const Placed &placed,
   std::vector<std::vector<std::vector<predict::Meeting>>> meetings; // receives, then sends
   for (const std::vector<StagePass> &row : order_.rows)
     meetings.emplace_back(row.size());
-  for (const auto &[ready, to, from, channel] : placed.transfers) {
-    size_t by = placed.by[to.row][to.pass];
-    meetings[to.row][order_.cellBegin(to.row, by)].push_back(
-        {channel, false, 0, 0, by == to.pass, 0});
-  }
   auto lengthOf = [&](size_t row, size_t cell) {
     double length = 0;
     for (size_t i = cell; i < order_.cellEnd(row, cell); ++i)
       length += seconds(order_.rows[row][i].part);
     return length;
   };
-  for (const auto &[ready, to, from, channel] : placed.transfers) {
-    const size_t cell = order_.cellBegin(from.row, from.pass);
-    meetings[from.row][cell].push_back({channel, true, lengthOf(from.row, cell), 0, false, 0});
-  }
+  for (bool isSend : {false, true})
+    for (const auto &[ready, to, from, channel] : placed.transfers) {
+      const PassPlace at = isSend ? from : PassPlace{to.row, placed.by[to.row][to.pass]};
+      const size_t cell = order_.cellBegin(at.row, at.pass);
+      meetings[at.row][cell].push_back(
+          {channel, isSend, isSend ? lengthOf(at.row, cell) : 0, 0, at == to, 0});
+    }
   std::vector<std::vector<predict::Pass>> actors(meetings.size());
   for (size_t row = 0; row < actors.size(); ++row)
     for (size_t i = 0; i < meetings[row].size(); i = order_.cellEnd(row, i))

@@ -127,9 +127,6 @@ void StageSegment::orderAsBody() {
   plan::renameValues(segment, index);
 }
 
-namespace {
-
-/// The values that ops read or boundaries store.
 std::vector<uint8_t> readValues(const plan::Segment &segment) {
   std::vector<uint8_t> isRead(segment.values.size());
   for (const plan::Segment::Boundary &out : segment.outs)
@@ -142,6 +139,8 @@ std::vector<uint8_t> readValues(const plan::Segment &segment) {
   }
   return isRead;
 }
+
+namespace {
 
 /// Removes ops without users, including unused loads and exchanges within the stage.
 void removeUnread(plan::Segment &segment) {

@@ -15,6 +15,8 @@ namespace shardc::passes {
 
 /// By value: whether an op of the segment makes it.
 std::vector<uint8_t> madeValues(const plan::Segment &segment);
+/// By value: whether an op of the segment reads it or a boundary stores it.
+std::vector<uint8_t> readValues(const plan::Segment &segment);
 
 /// The part of a body that a segment executes.
 struct SegmentPart {

@@ -170,11 +170,13 @@ struct PartSeconds {
 };
 
 PartSeconds secondsOfPart(const PartCost &part, const Exchanges &exchanges, double factor,
-                          bool delaysWeights) {
+                          bool delaysWeights, bool hidesTransfers) {
   double forward = part.forward.kernels(factor) + part.forward.transfers;
   double inputs = part.inputs.kernels(factor) + part.backward.transfers;
   double backward = std::max(part.backward.kernels(factor), inputs);
   PartSeconds seconds{forward + backward, 0, forward + backward};
+  if (hidesTransfers) // behind kernels of another microbatch
+    seconds.each = part.forward.kernels(factor) + part.backward.kernels(factor);
   if (delaysWeights) // weight gradients fill the time in which the stage would wait
     seconds.awaited = std::max(forward + 2 * inputs - backward, 0.0);
   double gathers = 0, reductions = 0;
@@ -273,6 +275,7 @@ BodyCost costOfBody(const plan::Plan &plan) {
   passes::addSeconds(plan, cost.times);
   cost.device = predict::deviceOf(plan);
   cost.movesPieces = plan.job.model.tpCommOverlap;
+  cost.overlapsPasses = plan.job.model.overlapMoeExpertParallelComm;
   cost.reducesOnce = plan.job.ddp.reduceGrads == plan::Job::ReduceGrads::EachStep;
   cost.keepsFrozen = plan.job.ddp.keepFrozen.value_or(KeepFrozen::Never) != KeepFrozen::Never;
   cost.dividesFrozen = plan.job.ddp.keepFrozen != KeepFrozen::Always;
@@ -360,9 +363,12 @@ double Estimates::secondsAt(double factor, const Layout &mesh,
   const Division &division = divisions_.at(keyOf(mesh));
   auto microbatches = static_cast<double>(microbatchesOf(body_, mesh, sizes_));
   auto chunks = static_cast<double>(mesh.size(Knob::Chunks));
+  const auto schedule = scheduleOf(mesh); // a file may have cells of two
+  const bool hidesTransfers =
+      !schedule || *schedule == plan::Job::PipelineSchedule::DualPipeV || cost_.overlapsPasses;
   std::vector<PartSeconds> kinds;
   for (const PartCost &kind : kinds_)
-    kinds.push_back(secondsOfPart(kind, exchanges, factor, dividesBackward(mesh)));
+    kinds.push_back(secondsOfPart(kind, exchanges, factor, dividesBackward(mesh), hidesTransfers));
   double most = 0, fill = 0, updated = 0;
   for (size_t stage = 0; stage < division.counts.size(); ++stage) {
     PartSeconds sum;

@@ -59,6 +59,7 @@ struct BodyCost {
   Held embedding;
   int64_t momentBytes = 0;               ///< bytes of an element's moments, lower bound
   bool reducesOnce = false;              ///< whole gradients are reduced once per step
+  bool overlapsPasses = false;           ///< of two microbatches
   bool movesPieces = false;              ///< transfers of pieces of rows overlap products
   bool keepsFrozen = false;              ///< frozen weights are replicated, at least if that fits
   bool dividesFrozen = true;             ///< frozen weights are sharded, unless they fit whole

@@ -15,13 +15,15 @@ import sys
 import tempfile
 
 SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "unit" / "passes" / "golden" / "torch_schedules.py"
-NAMES = ("interleaved", "looped_bfs", "zb_v", "dual_pipe_v")
+NAMES = ("interleaved", "looped_bfs", "zb_v", "dual_pipe_v", "overlap")
+EXPERTS = ["model.num_moe_experts=2", "model.expert_model_parallel_size=2", "model.moe_token_dispatcher_type=alltoall",
+           "mixed_precision=bf16_mixed", "model.overlap_moe_expert_parallel_comm=true"]
 
 
-def written(shardc, recipe, stages, chunks, microbatches, setting):
+def written(shardc, recipe, stages, chunks, microbatches, *settings):
     sizes = [f"model.num_layers={stages * chunks}", f"model.pipeline_model_parallel_size={stages}",
              f"model.virtual_pipeline_model_parallel_size={chunks}", f"cluster.gpus_per_node={stages}",
-             "train.micro_batch_size=1", f"train.global_batch_size={microbatches}", setting]
+             "train.micro_batch_size=1", f"train.global_batch_size={microbatches}", *settings]
     command = [shardc, "dump-plan", recipe, "--emit=schedule", *(f"--set={each}" for each in sizes)]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
@@ -53,7 +55,10 @@ def main():
                 read += 1
         for name in NAMES:
             for stages, microbatches in ((2, 4), (4, 8), (4, 12)):
-                path.write_text(written(shardc, recipe, stages, 2, microbatches, f"model.pipeline_schedule={name}"))
+                settings = [f"model.pipeline_schedule={name}"]
+                if name == "overlap":
+                    settings = [*EXPERTS, f"cluster.gpus_per_node={2 * stages}", f"train.global_batch_size={2 * microbatches}"]
+                path.write_text(written(shardc, recipe, stages, 2, microbatches, *settings))
                 torch_schedules.load(path)
                 loaded += 1
     print(f"torch {torch_schedules.torch.__version__}: {read} files read, {loaded} files loaded and lowered by its runtime")

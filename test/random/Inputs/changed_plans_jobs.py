@@ -48,6 +48,7 @@ LORA = {"peft": "lora", "peft.rank": 4, "peft.alpha": 8, "peft.targets": '["all-
 MUON = {"optimizer": "muon", "optimizer.muon_num_ns_steps": 2}
 PACKS = {"dataset.kind": "packed", "dataset.train_data_path": '["PACKS"]', "dataset.valid_data_path": '["MORE"]'}
 MTP = {"model.mtp_num_layers": 1}
+OVERLAP = {"model.overlap_moe_expert_parallel_comm": "true", "model.moe_token_dispatcher_type": "alltoall"}
 AUX = {"model.moe_aux_loss_coeff": "[0.01]", "model.moe_z_loss_coeff": "0.001"}
 
 # name: (recipe below recipes/, settings...)
@@ -83,6 +84,10 @@ JOBS = {
     "pipeline-zero-tensor": ("debug/llama_tiny", TINY, stages(2, "zero_bubble"), tensor(2), FSDP, size(4, 3)),
     "pipeline-frozen": ("debug/llama_tiny", TINY, stages(2), GRADS, size(4, 6), {
         "model.freeze": '["embedding", "layers.0"]'}),
+    "pipeline-cells": ("debug/llama_tiny", TINY, FSDP, stages(2, "dual_pipe_v", 2, 4), size(8, 16), {
+        "ddp.num_distributed_optimizer_instances": 2}),
+    "experts-cells": ("debug/mixtral_tiny", EXPERTS, BF16, OVERLAP, FSDP, experts(2), size(2, 6)),
+    "experts-cells-chunks": ("debug/mixtral_tiny", EXPERTS, BF16, OVERLAP, stages(2, chunks=2, layers=4), experts(2), size(4, 8)),
     "experts": ("debug/mixtral_tiny", EXPERTS, AUX, experts(2), size(2, 6)),
     "experts-tensor": ("debug/mixtral_tiny", EXPERTS, AUX, tensor(2), experts(2), FSDP, size(4, 4), {
         "model.expert_tensor_parallel_size": 2}),
