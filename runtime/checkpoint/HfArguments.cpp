@@ -325,8 +325,10 @@ const json &Arguments::ofFullLayers(const json &rope, const json &unscaled, std:
 
 /// Adds rotary embedding settings. Newer files have base and scaling in one object.
 void Arguments::addRotation() {
-  if (!reads("rope_theta"))
-    return;
+  constexpr const char *kKind = "position_embedding_type";
+  const bool isChosen = reads(kKind), isOn = !isChosen || word(file_, "", kKind) == "rope";
+  if (!reads("rope_theta") || !isOn)
+    return isOn ? void() : add(kKind, "none");
   json unscaled = fallback("rope_scaling");
   if (unscaled.is_null())
     unscaled = json::object();
@@ -347,8 +349,11 @@ void Arguments::addRotation() {
   bool isStretched = alpha > 0 && config_.headDim > 2 && word(*rope, prefix, key) == "dynamic";
   auto size = static_cast<double>(config_.headDim);
   add("rotary_base", isStretched ? base * std::pow(alpha, size / (size - 2)) : base);
-  json whole = fallback("partial_rotary_factor");
-  double share = whole.is_null() ? 1 : whole.get<double>();
+  const HfField *whole = findHfField(config_.arch, "partial_rotary_factor");
+  json usual = whole == nullptr             ? json()
+               : whole->use == HfUse::Needs ? parseJson(whole->text)
+                                            : fallback("partial_rotary_factor");
+  double share = usual.is_null() ? 1 : usual.get<double>();
   if (reads("rotary_dim"))
     share = number("rotary_dim", share * size) / size;
   share = number("partial_rotary_factor", share);
@@ -479,11 +484,17 @@ void Arguments::addShortConvs() {
   std::string symbols;
   for (HfMixer mixer : config_.mixers) {
     const bool hasAttention = mixer == HfMixer::Attention;
+    const auto layer = static_cast<int64_t>(symbols.size());
     layers.push_back(static_cast<int64_t>(!hasAttention) * (config_.layers == 1 ? 2 : 1));
-    symbols += hasAttention ? '*' : mixer == HfMixer::Mamba ? 'M' : '-';
+    symbols += hasAttention                ? '*'
+               : mixer == HfMixer::Mamba   ? 'M'
+               : config_.hasExperts(layer) ? 'E'
+                                           : '-';
   }
-  if (config_.hasOnePart)
+  if (config_.hasOnePart) {
+    add("mamba_head_dim", config_.valueDim);
     return add("hybrid_layer_pattern", symbols);
+  }
   if (symbols.find_first_not_of('*') == std::string::npos)
     return;
   if (config_.keyHeads == 0)
@@ -500,7 +511,7 @@ void Arguments::addExpertLayers() {
     layers.push_back(static_cast<int64_t>(config_.hasExperts(layer)));
     areAll &= config_.hasExperts(layer);
   }
-  if (!areAll)
+  if (!areAll && !config_.hasOnePart)
     add("moe_layer_freq", std::move(layers));
 }
 

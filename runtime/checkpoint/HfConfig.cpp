@@ -145,8 +145,9 @@ Status checkSizes(const HfConfig &config, const std::string &path) {
   if (config.heads % config.groups != 0)
     return cannotConvert("'{}': {} heads are not divisible by {} key/value heads", path,
                          config.heads, config.groups);
-  const bool hasLinear = readsHfField(config.arch, "linear_num_key_heads") ||
-                         readsHfField(config.arch, "ssm_state_size");
+  const bool hasLinear = readsHfField(config.arch, "linear_key_head_dim") ||
+                         readsHfField(config.arch, "ssm_state_size") ||
+                         readsHfField(config.arch, "mamba_d_state");
   if (hasLinear && (std::min({config.keyHeads, config.keyDim, config.valueDim}) < 1 ||
                     config.valueHeads % config.keyHeads != 0 || config.valueHeads < 1))
     return cannotConvert("'{}': {} value heads of linear attention are not divisible by {} key "
@@ -162,6 +163,8 @@ Status checkSizes(const HfConfig &config, const std::string &path) {
 
 /// Reads which layers have experts if a list names them.
 void readExpertLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
+  if (config.hasOnePart) // readOneParts has read them
+    return;
   config.denseLayers = fields.sizes("mlp_only_layers");
   std::ranges::sort(config.denseLayers);
   if (constexpr const char *kTypes = "mlp_layer_types"; readsHfField(config.arch, kTypes)) {
@@ -195,36 +198,49 @@ void readRotatedLayers(JsonFields &fields, const nlohmann::json &json, HfConfig 
                   fmt::format("one number for each of {} layers", config.layers));
 }
 
-/// Reads which layers have a short convolution or linear attention: those that a list says, or all
-/// that another list of layers with attention lacks, or all but every n-th. Without lists, no layer
-/// has a convolution.
-void readConvLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
-  constexpr const char *kTypes = "layer_types", *kAttention = "full_attn_idxs",
-                       *kEvery = "full_attention_interval";
-  const bool isLinear = readsHfField(config.arch, kEvery);
-  if (!readsHfField(config.arch, kAttention) && !isLinear)
+/// Reads which layers have another mixer than attention: those that a list says, or all that
+/// another list of layers with attention lacks, or all but every n-th. Without lists, no layer has
+/// a convolution, and all have a Mamba-2 mixer. Of a layer with a Mamba-2 mixer or attention,
+/// recipes make two, as each of theirs has one part.
+void readMixers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
+  constexpr const char *kTypes = "layer_types", *kEvery = "full_attention_interval";
+  struct Kind {
+    const char *field; ///< which such an architecture has
+    HfMixer mixer;
+    std::string word;
+  };
+  const Kind kinds[] = {{"full_attn_idxs", HfMixer::ShortConv, "conv"},
+                        {kEvery, HfMixer::DeltaNet, "linear_attention"},
+                        {"mamba_n_heads", HfMixer::Mamba, "linear_attention"}};
+  const Kind *kind = std::ranges::find_if(
+      kinds, [&](const Kind &each) { return readsHfField(config.arch, each.field); });
+  if (kind == std::end(kinds))
     return;
-  const std::string word = isLinear ? "linear_attention" : "conv";
-  const int64_t every =
-      std::max<int64_t>(fields.size({kEvery}, hfWholeFallback(config.arch, kEvery)), 1);
-  const std::vector<int64_t> attention = fields.sizes(kAttention);
-  const nlohmann::json types = json.value(kTypes, nlohmann::json());
+  const bool isMamba = kind->mixer == HfMixer::Mamba;
+  const int64_t every = fields.size({kEvery}, hfWholeFallback(config.arch, kEvery));
+  const char *numbers = isMamba ? "attn_layer_indices" : "full_attn_idxs";
+  const std::vector<int64_t> attention = fields.sizes(numbers);
+  nlohmann::json types = json.value(kTypes, nlohmann::json());
+  for (nlohmann::json &type : types) // older names
+    type = type == "mamba" ? "linear_attention" : type == "attention" ? "full_attention" : type;
   const bool isListed = types.is_array() && std::ssize(types) == config.layers,
-             hasNumbers = !json.value(kAttention, nlohmann::json()).is_null();
+             hasNumbers = !json.value(numbers, nlohmann::json()).is_null();
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    const bool hasConv = isListed ? types[static_cast<size_t>(layer)] == word
-                         : isLinear
-                             ? (layer + 1) % every != 0
-                             : hasNumbers && std::ranges::find(attention, layer) == attention.end();
-    config.mixers.push_back(!hasConv   ? HfMixer::Attention
-                            : isLinear ? HfMixer::DeltaNet
-                                       : HfMixer::ShortConv);
+    const bool isNumber = std::ranges::find(attention, layer) != attention.end(),
+               isAttention = isListed    ? types[static_cast<size_t>(layer)] != kind->word
+                             : every > 0 ? (layer + 1) % every == 0
+                                         : isNumber || !(hasNumbers || isMamba);
+    config.mixers.push_back(isAttention ? HfMixer::Attention : kind->mixer);
+    if (isMamba)
+      config.mixers.push_back(HfMixer::None);
   }
-  auto isKnown = [&](const auto &type) { return type == word || type == "full_attention"; };
+  if (isMamba)
+    config.layers *= 2, config.layersOfOne = 2, config.hasOnePart = true;
+  auto isKnown = [&](const auto &type) { return type == kind->word || type == "full_attention"; };
   if (!types.is_null() && !(isListed && std::ranges::all_of(types, isKnown)))
-    fields.refuse(
-        kTypes, types,
-        fmt::format("a list of {} layers of 'full_attention' or '{}'", config.layers, word));
+    fields.refuse(kTypes, json[kTypes],
+                  fmt::format("a list of {} layers of 'full_attention' or '{}'",
+                              config.layers / config.layersOfOne, kind->word));
 }
 
 /// Reads which part each layer has, of models whose layers have one: a text of symbols, or a list.
@@ -241,7 +257,8 @@ void readOneParts(JsonFields &fields, const nlohmann::json &json, HfConfig &conf
   };
   constexpr Kind kKinds[] = {{'M', "linear_attention", HfMixer::Mamba},
                              {'*', "full_attention", HfMixer::Attention},
-                             {'-', "mlp", HfMixer::None}};
+                             {'-', "mlp", HfMixer::None},
+                             {'E', "moe", HfMixer::None}};
   const char *key = json.contains(kList)           ? kList
                     : json.contains("layer_types") ? "layer_types"
                                                    : kPattern;
@@ -255,8 +272,10 @@ void readOneParts(JsonFields &fields, const nlohmann::json &json, HfConfig &conf
     if (kind == std::end(kKinds))
       return fields.refuse(key, list,
                            "a layer of 'M' or linear_attention, '*' or full_attention, "
-                           "'-' or mlp for each");
+                           "'-' or mlp, 'E' or moe for each");
     config.mixers.push_back(kind->mixer);
+    if (kind->symbol != 'E')
+      config.denseLayers.push_back(static_cast<int64_t>(i));
   }
   if (count == 0 || (config.layers != 0 && config.layers != static_cast<int64_t>(count)))
     return fields.refuse(key, list, fmt::format("the parts of {} layers", config.layers));
@@ -276,6 +295,38 @@ void readAdjustedWidth(JsonFields &fields, HfConfig &config) {
     config.ffn = (2 * config.ffn / 3 + multiple - 1) / multiple * multiple;
 }
 
+/// Reads the sizes of linear attention or of Mamba-2 mixers, which architectures call differently.
+/// Some of them derive the size of a Mamba-2 head from a factor on the hidden size.
+void readHeads(JsonFields &fields, HfConfig &config) {
+  struct Names {
+    const char *keyHeads, *valueHeads, *keyDim, *valueDim;
+  };
+  constexpr Names kNames[] = {{"linear_num_key_heads", "linear_num_value_heads",
+                               "linear_key_head_dim", "linear_value_head_dim"},
+                              {"n_groups", "mamba_num_heads", "ssm_state_size", "mamba_head_dim"},
+                              {"mamba_n_groups", "mamba_n_heads", "mamba_d_state", "mamba_d_head"}};
+  const Names *names = std::ranges::find_if(
+      kNames, [&](const Names &each) { return readsHfField(config.arch, each.keyDim); });
+  if (names == std::end(kNames))
+    return;
+  auto sizeOf = [&](const char *key) {
+    return fields.size({key}, hfWholeFallback(config.arch, key));
+  };
+  config.keyHeads = sizeOf(names->keyHeads), config.keyDim = sizeOf(names->keyDim);
+  config.valueHeads = sizeOf(names->valueHeads), config.valueDim = sizeOf(names->valueDim);
+  constexpr const char *kFactor = "mamba_expand";
+  const int64_t factor = sizeOf(kFactor), heads = config.valueHeads;
+  if (factor == 0 || heads < 1)
+    return;
+  const int64_t inner = productOf(factor, config.hidden);
+  if (config.valueDim == 0)
+    config.valueDim = inner / heads;
+  if (productOf(heads, config.valueDim) != inner)
+    fields.refuse(kFactor, factor,
+                  fmt::format("the share of {} heads of {} channels in the hidden size", heads,
+                              config.valueDim));
+}
+
 /// The biases that fields request, and those that the architecture always has.
 HfBiases readBiases(JsonFields &fields, HfArch arch) {
   HfBiases biases = hfConstantBiases(arch);
@@ -292,16 +343,26 @@ void readExperts(JsonFields &fields, HfConfig &config) {
     return fields.size({key}, hfWholeFallback(config.arch, key));
   };
   config.experts = fields.size({"num_experts", "num_local_experts", "n_routed_experts"},
-                               hfWholeFallback(config.arch, "num_local_experts"));
-  config.expertFfn = fields.size({"moe_intermediate_size"}, config.ffn);
+                               hfWholeFallback(config.arch, "num_local_experts",
+                                               hfWholeFallback(config.arch, "n_routed_experts")));
+  constexpr const char *kWidth = "moe_intermediate_size";
+  config.expertFfn = fields.size({kWidth}, hfWholeFallback(config.arch, kWidth, config.ffn));
   int64_t shared = sizeOf("n_shared_experts");
   constexpr const char *kDense = "intermediate_size_mlp";
   if (readsHfField(config.arch, kDense)) { // the usual size field then is that of experts
     config.ffn = sizeOf(kDense);
     shared = 1;
   }
+  constexpr const char *kShared = "moe_shared_expert_intermediate_size",
+                       *kSharedMlp = "shared_intermediate_size";
   config.sharedFfn =
-      fields.size({"shared_expert_intermediate_size"}, productOf(shared, config.expertFfn));
+      fields.size({"shared_expert_intermediate_size", kShared, kSharedMlp},
+                  hfWholeFallback(config.arch, kShared, productOf(shared, config.expertFfn)));
+  if (readsHfField(config.arch, kSharedMlp)) { // the only feed-forward layer, or beside experts
+    config.ffn = config.sharedFfn = sizeOf(kSharedMlp);
+    if (config.experts == 0)
+      config.layout = HfLayout::Dense;
+  }
   config.firstDenseLayers = sizeOf("first_k_dense_replace");
   config.expertsEvery = fields.size({"decoder_sparse_step", "interleave_moe_layer_step"}, 1);
 }
@@ -353,11 +414,7 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
   config.mtpLayers = fields.size({"num_nextn_predict_layers", "num_mtp_layers"});
   config.qLoraRank = sizeOf("q_lora_rank", 0);
   readExpertLayers(fields, json, config);
-  const bool isMamba = readsHfField(config.arch, "ssm_state_size");
-  config.keyHeads = sizeOf(isMamba ? "n_groups" : "linear_num_key_heads", 0);
-  config.valueHeads = sizeOf(isMamba ? "mamba_num_heads" : "linear_num_value_heads", 0);
-  config.keyDim = sizeOf(isMamba ? "ssm_state_size" : "linear_key_head_dim", 0);
-  config.valueDim = sizeOf(isMamba ? "mamba_head_dim" : "linear_value_head_dim", 0);
+  readHeads(fields, config);
   for (const char *key : {"dtype", "torch_dtype"}) // new and old name
     if (std::optional<Element> type = elementOfTorchName(fields.text(key));
         type == Element::F32 || type == Element::BF16 || type == Element::F16)
@@ -370,7 +427,7 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
   RETURN_IF_ERROR(finish());
   RETURN_IF_ERROR(checkSizes(config, path));
   readRotatedLayers(fields, json, config);
-  readConvLayers(fields, json, config);
+  readMixers(fields, json, config);
   RETURN_IF_ERROR(finish());
   return config;
 }

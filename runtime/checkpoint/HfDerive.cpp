@@ -106,12 +106,16 @@ std::vector<int64_t> patternOf(std::vector<int64_t> said, int64_t layers, int64_
   return list;
 }
 
-/// For each layer, whether it has experts if the model has any.
+/// For each layer, whether it has experts if the model has any; true for layers that have no
+/// feed-forward part.
 std::vector<bool> expertLayers(const Options &model) {
   std::vector<int64_t> said = model.list("moe_layer_freq");
   int64_t layers = model.integerOr("num_layers", 0);
   std::vector<bool> has(static_cast<size_t>(std::max<int64_t>(layers, 0)), true);
-  if (said.size() == has.size())
+  if (const std::string symbols = model.word("hybrid_layer_pattern"); symbols.size() == has.size())
+    for (size_t layer = 0; layer < has.size(); ++layer)
+      has[layer] = symbols[layer] != '-';
+  else if (said.size() == has.size())
     for (size_t layer = 0; layer < has.size(); ++layer)
       has[layer] = said[layer] != 0;
   else if (said.size() == 1 && said[0] > 0) // the first of every n layers
@@ -148,6 +152,7 @@ private:
   void addExperts();
   void addBiases();
   void addListedLayers(bool hasExperts, const std::vector<bool> &experts);
+  void addPairs(const std::string &symbols);
 
   Options &model_;
   HfArch arch_;
@@ -297,6 +302,9 @@ void Deriver::addExperts() {
     config_["num_key_value_heads"] = model_.integer("num_attention_heads");
   if (reads("norm_topk_prob"))
     config_["norm_topk_prob"] = !model_.isOn("moe_router_pre_softmax");
+  bool isGrouped = model_.has("moe_router_group_topk");
+  set("n_group", isGrouped ? model_.integerOr("moe_router_num_groups", 1) : 1);
+  set("topk_group", isGrouped ? model_.integerOr("moe_router_group_topk", 1) : 1);
   if (reads("n_shared_experts")) {
     auto first = std::ranges::find(layers, hasExperts);
     set("first_k_dense_replace", hasExperts ? first - layers.begin() : std::ssize(layers));
@@ -311,9 +319,6 @@ void Deriver::addExperts() {
     int64_t width = model_.integerOr("moe_ffn_hidden_size", 0);
     int64_t shared = model_.integerOr("moe_shared_expert_intermediate_size", 0);
     config_["n_shared_experts"] = width > 0 ? shared / width : 0;
-    bool isGrouped = model_.has("moe_router_group_topk");
-    config_["n_group"] = isGrouped ? model_.integerOr("moe_router_num_groups", 1) : 1;
-    config_["topk_group"] = isGrouped ? model_.integerOr("moe_router_group_topk", 1) : 1;
     if (reads("topk_method"))
       config_["topk_method"] = isGrouped ? "group_limited_greedy" : "greedy";
     set("num_nextn_predict_layers", model_.integerOr("mtp_num_layers", 0));
@@ -350,6 +355,29 @@ void Deriver::addListedLayers(bool hasExperts, const std::vector<bool> &experts)
   config_["moe_layers"] = std::move(withExperts);
 }
 
+/// Writes fields of models of which a layer is two of a recipe: a Mamba-2 mixer or attention, and a
+/// feed-forward part. Of other recipes, the import of these fields gives another pattern.
+void Deriver::addPairs(const std::string &symbols) {
+  json types = json::array(), numbers = json::array();
+  for (size_t at = 0; at < symbols.size(); at += 2) {
+    if (symbols[at] == '*')
+      numbers.push_back(types.size());
+    types.push_back(symbols[at] == '*' ? "full_attention" : "linear_attention");
+  }
+  config_["num_hidden_layers"] = types.size();
+  config_["mamba_expand"] = model_.integer("mamba_num_heads") * model_.integer("mamba_head_dim") /
+                            std::max<int64_t>(model_.integer("hidden_size"), 1);
+  set("position_embedding_type",
+      model_.word("position_embedding_type") == "none" ? json() : json("rope"));
+  const bool hasExperts = model_.has("num_moe_experts");
+  if (reads("shared_intermediate_size") && !hasExperts)
+    config_["num_local_experts"] = 0;
+  set("shared_intermediate_size",
+      model_.integer(hasExperts ? "moe_shared_expert_intermediate_size" : "ffn_hidden_size"));
+  set("layer_types", std::move(types));
+  set("attn_layer_indices", std::move(numbers));
+}
+
 /// Adds biases. Each field covers several linear layers, so all or none of them may have biases.
 void Deriver::addBiases() {
   bool inAll = model_.isOn("add_bias_linear");
@@ -374,8 +402,11 @@ json Deriver::run() {
     config_["block_auto_adjust_ff_dim"] = false;
   }
   addExperts();
+  const std::string symbols = model_.word("hybrid_layer_pattern");
+  if (reads("mamba_n_heads"))
+    addPairs(symbols);
   if (constexpr const char *kPattern = "hybrid_override_pattern"; reads(kPattern)) {
-    config_[kPattern] = model_.word("hybrid_layer_pattern");
+    config_[kPattern] = symbols;
     config_["time_step_limit"] = json::array({0.0, {{"__float__", "Infinity"}}});
     config_["time_step_min"] = 1e-9; // transformers raises steps to it, and takes its logarithm
   }

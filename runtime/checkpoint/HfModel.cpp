@@ -18,8 +18,8 @@ std::string numbered(std::string_view name, int64_t number) {
 }
 
 /// The name of a layer in the hub's files.
-std::string hfLayer(HfArch arch, int64_t layer) {
-  return numbered(hfTensors(arch, "layer").front(), layer);
+std::string hfLayer(const HfConfig &config, int64_t layer) {
+  return numbered(hfTensors(config.arch, "layer").front(), layer / config.layersOfOne);
 }
 
 /// Builds the list of parameters. HF_TENSOR rows have the names. `mine` and `hf` are the names of a
@@ -413,7 +413,7 @@ void Mapper::addFeedForward(const std::string &mine, const std::string &hf, bool
 
 /// Adds a multi-token prediction layer. The hub numbers these layers after the others.
 void Mapper::addMtp(int64_t index) {
-  std::string from = hfLayer(config_.arch, config_.layers + index);
+  std::string from = hfLayer(config_, config_.layers + index);
   std::string to = fmt::format("mtp.layers.{}", index);
   size_t first = params_.size();
   add(to + ".enorm.weight", from + ".enorm.weight");
@@ -439,8 +439,7 @@ void Mapper::addCopy(const char *name, std::string hf, const char *of) {
 std::vector<HfParam> Mapper::run() {
   addEnds();
   for (int64_t layer = 0; layer < config_.layers; ++layer) {
-    const std::string mine = fmt::format("decoder.layers.{}", layer),
-                      hf = hfLayer(config_.arch, layer);
+    const std::string mine = fmt::format("decoder.layers.{}", layer), hf = hfLayer(config_, layer);
     addMixer(mine, hf, config_.mixerOf(layer));
     if (config_.hasFeedForward(layer))
       addFeedForward(mine, hf, config_.hasExperts(layer));
@@ -460,10 +459,13 @@ HfBiases hfConstantBiases(HfArch arch) {
 HfBiases hfBiasesOf(const HfConfig &config,
                     const std::function<bool(const std::string &)> &isThere) {
   HfBiases biases = config.biases;
+  int64_t layer = 0; // the first one with attention
+  while (layer + 1 < config.layers && config.mixerOf(layer) != HfMixer::Attention)
+    ++layer;
   auto has = [&](const char *parameter) {
     std::vector<std::string_view> names = hfTensors(config.arch, parameter);
     return !names.empty() &&
-           isThere(fmt::format("{}.{}.bias", hfLayer(config.arch, 0), names.front()));
+           isThere(fmt::format("{}.{}.bias", hfLayer(config, layer), names.front()));
   };
   biases.ofQkv = has("layer.self_attention.linear_qkv");
   biases.ofProjection = has("layer.self_attention.linear_proj");
@@ -493,7 +495,7 @@ bool isDroppedHfName(const HfConfig &config, std::string_view name) {
   if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) // masks of GPT-2
     return true;
   for (int64_t index = 0; index < config.mtpLayers; ++index) {
-    std::string layer = hfLayer(config.arch, config.layers + index) + ".";
+    std::string layer = hfLayer(config, config.layers + index) + ".";
     if (name == layer + "embed_tokens.weight" || name == layer + "shared_head.head.weight")
       return true;
   }

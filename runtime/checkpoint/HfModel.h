@@ -31,6 +31,7 @@ struct HfConfig {
   /// By layer; empty if the architecture always has attention.
   std::vector<HfMixer> mixers = {};
   bool hasOnePart = false; ///< each layer has either a mixer or a feed-forward part
+  int64_t layersOfOne = 1; ///< how many layers are one layer of the file
   /// Of linear attention and of Mamba-2 mixers; 0: the architecture has none.
   int64_t keyHeads = 0, valueHeads = 0, keyDim = 0, valueDim = 0;
   int64_t qLoraRank = 0; ///< 0: queries are not low-rank

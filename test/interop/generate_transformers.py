@@ -20,7 +20,7 @@ import generate_tokens
 
 NAMES = ["llama3", "gpt2", "llama31", "qwen2", "qwen3", "qwen3_windows", "phi3", "gemma2", "gemma3", "mixtral", "qwen3_moe", "qwen2_moe",
          "deepseek_v3", "llama4", "gpt_oss", "glm4", "olmo2", "starcoder2", "olmo3", "minimax_m2", "hunyuan", "exaone4_windows",
-         "lfm2", "qwen3_next", "nemotron_h"]
+         "lfm2", "qwen3_next", "nemotron_h", "nemotron_h_experts", "granite4_documents", "bamba"]
 APART = 1e-4
 
 

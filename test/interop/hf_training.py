@@ -50,6 +50,9 @@ LINEAR = {"head_dim": 16, "shared_expert_intermediate_size": 56, "linear_num_key
 # transformers raises steps to `time_step_min`, which no other program does; steps of the first layer are smaller than its default.
 MAMBA = {key: value for key, value in SIZES.items() if key != "num_hidden_layers"} | {
     "head_dim": 16, "ssm_state_size": 8, "mamba_num_heads": 8, "mamba_head_dim": 12, "n_groups": 2, "chunk_size": 16, "time_step_min": 1e-9}
+ROUTED = {"moe_intermediate_size": 40, "moe_shared_expert_intermediate_size": 56, "n_routed_experts": 8, "num_experts_per_tok": 3,
+          "routed_scaling_factor": 2.5}
+PAIRS = {**SIZES, "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_chunk_size": 16}
 GEMMA = {**SIZES, "pad_token_id": None, "head_dim": 16, "query_pre_attn_scalar": 12, "sliding_window": 6}
 LLAMA4 = {**SIZES, "pad_token_id": None, "num_hidden_layers": 4, "head_dim": 16, "intermediate_size": 40, "intermediate_size_mlp": 64,
           "num_local_experts": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
@@ -190,6 +193,19 @@ FAMILIES = {
     "nemotron_h_documents": ("nemotron_h", {**MAMBA, "hybrid_override_pattern": "MM-*"}, DOCUMENTS),
     "nemotron_h_groups": ("nemotron_h", {**MAMBA, "hybrid_override_pattern": "-M*", "n_groups": 1, "mamba_num_heads": 4, "mamba_head_dim": 6,
                                          "mlp_bias": True, "layer_norm_epsilon": 1e-6}, []),
+    "nemotron_h_experts": ("nemotron_h", {**MAMBA, **ROUTED, "hybrid_override_pattern": "ME*E-"}, CONSTANT_BIAS),
+    "nemotron_h_experts_documents": ("nemotron_h", {**MAMBA, **ROUTED, "hybrid_override_pattern": "EM*", "num_experts_per_tok": 4, "n_group": 4,
+                                                    "topk_group": 2}, CONSTANT_BIAS + DOCUMENTS),
+    "granite4": ("granitemoehybrid", {**PAIRS, **MULTIPLIERS, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+                                      "intermediate_size": 40, "shared_intermediate_size": 56, "num_experts_per_tok": 3}, []),
+    "granite4_documents": ("granitemoehybrid", {**PAIRS, **MULTIPLIERS, "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+                                                "num_local_experts": 0, "shared_intermediate_size": 56, "attention_bias": True,
+                                                "tie_word_embeddings": True}, DOCUMENTS),
+    "granite4_dense": ("granitemoehybrid", {**PAIRS, **MULTIPLIERS, "layer_types": ["full_attention"] * 3, "num_local_experts": 0,
+                                            "shared_intermediate_size": 64, "position_embedding_type": "rope", "rms_norm_eps": 1e-5}, []),
+    "bamba": ("bamba", {**PAIRS, **PLAIN, "attn_layer_indices": [1], "attention_bias": True, "mlp_bias": True}, []),
+    "bamba_documents": ("bamba", {**PAIRS, **PLAIN, "attn_layer_indices": [0, 2], "mamba_n_groups": 1, "num_key_value_heads": 1,
+                                  "tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}, DOCUMENTS),
     # Dense layers; in transformers, each is the only expert of its layer.
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),
@@ -285,7 +301,7 @@ def check(binaries, work, name):
     call(binaries / "shardc", "import", "hf", work / "made", "-o", work / "imported.recipe", *accepted)
     call(binaries / "shardc", "ckpt", "import", "hf", work / "made", work / "weights", *accepted)
     order = dataset.SampleOrder(dataset.documents(), (STEPS + 1) * CASE.global_batch, CASE.seq_length, CASE.data_seed)
-    by_document = settings == DOCUMENTS
+    by_document = settings[-2:] == DOCUMENTS
     theirs = train(loaded(work / "made", **EAGER), order, by_document)
     ours = run(binaries, work, settings)
     first, worst = apart(ours[:1], theirs[:1]), apart(ours, theirs[:STEPS])

@@ -83,6 +83,9 @@ FAMILIES = {
                    "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"]},
     "nemotron_h": {**{key: SIZES[key] for key in SIZES if key != "num_hidden_layers"}, "hybrid_override_pattern": "M*", "head_dim": 16, "ssm_state_size": 8,
                    "mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2},
+    "granitemoehybrid": {**SIZES, "intermediate_size": 24, "shared_intermediate_size": 40, "num_local_experts": 4, "mamba_n_heads": 8,
+                         "mamba_d_state": 8, "layer_types": ["linear_attention", "full_attention"], "residual_multiplier": 0.22},
+    "bamba": {**SIZES, "pad_token_id": None, "attn_layer_indices": [0], "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 8},
     "lfm2": {**SIZES, "pad_token_id": None, "layer_types": ["conv", "full_attention"], "conv_L_cache": 4},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64},
 }

@@ -311,6 +311,7 @@ MODELS = {
     "exaone4": ({"sliding_window": 4, "sliding_window_pattern": "LG", "layer_types": ["sliding_attention", "full_attention"]}, exaone4()),
     "qwen3_next": ({"num_experts": EXPERTS, **hf_hybrids.QWEN3_NEXT}, hf_hybrids.qwen3_next(dense(norms=True))),
     "nemotron_h": (hf_hybrids.NEMOTRON_H, hf_hybrids.nemotron_h(dense())),
+    "granitemoehybrid": (hf_hybrids.GRANITE, hf_hybrids.granite(dense())), "bamba": (hf_hybrids.BAMBA, hf_hybrids.bamba(biased(dense(), "self_attn"))),
     "lfm2": ({"full_attn_idxs": [0], "block_auto_adjust_ff_dim": False, "tie_word_embeddings": True}, hf_hybrids.lfm2(dense(norms=True))),
     "gpt2": ({"n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "tie_word_embeddings": True}, gpt2()),
 }
@@ -528,8 +529,7 @@ def check_arguments(work):
         "minimax_m2": ["moe_router_enable_expert_bias = true", "qk_layernorm_full_width = true", "rotary_base = 5000000.0"],
         "granite": ["embedding_multiplier = 12.0", "residual_multiplier = 0.22", "softmax_scale = 0.5", "logits_multiplier = 0.125"],
         "granitemoe": ["logits_multiplier = 0.16666666666666666", "softmax_scale = 1.0", "num_moe_experts = 3"],
-        "hunyuan_v1_dense": ["qk_layernorm_after_rotation = true"], "nemotron_h": hf_hybrids.MAMBA_ARGUMENTS,
-        "qwen3_next": hf_hybrids.ARGUMENTS, "lfm2": ["short_conv_freq = [0, 1]", "qk_layernorm = true", "rotary_base = 1000000.0"],
+        "hunyuan_v1_dense": ["qk_layernorm_after_rotation = true"], **hf_hybrids.WANTED,
         "exaone4": ["pre_layernorm = false", "window_attn_skip_freq = [2]", "no_rope_freq = [2]", "qk_layernorm = true"]}
     for kind, lines in wanted.items():
         text = import_recipe(work, work / f"{kind}.ckpt")

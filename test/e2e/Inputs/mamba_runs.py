@@ -4,7 +4,8 @@ Python.
 
     mamba_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is the comparison to make, as in delta_runs.py: one-rank draws groups, heads, patterns of layers and the axes there; same, layouts.
+CHECK is the comparison to make, as in delta_runs.py: one-rank draws groups, heads, patterns of layers and the axes there; experts does
+so with experts in place of feed-forward layers, for which tensor-parallel ranks divide rows; same, layouts.
 """
 
 import context_runs
@@ -30,6 +31,14 @@ def model(row):
             f"model.hybrid_layer_pattern=\"{row['layers']}\"", *latent_runs.training(row)]
 
 
+def check_experts(runner):
+    def is_valid(row):
+        return latent_runs.is_valid(row) and (row["tensor"] == 1 or row["rows"])
+
+    axes = {**AXES, "layers": tuple(layers.replace("-", "E") for layers in AXES["layers"])}
+    latent_runs.check_rows(runner, axes, is_valid, model, RECOMPUTE)
+
+
 def check_schedules(runner):
     compare_orders(runner, [*SIZES, "train.global_batch_size=8", "train.train_iters=4", "model.attention_dropout=0.1",
                             *context_runs.layout(1, "p2p", 2, True, "optim_grads_params", 2)], RECOMPUTE)
@@ -46,4 +55,4 @@ def check_saves(runner):
 
 if __name__ == "__main__":
     run_check({"one-rank": lambda runner: latent_runs.check_rows(runner, AXES, latent_runs.is_valid, model, RECOMPUTE),
-               "same": check_schedules, "layouts": check_saves})
+               "experts": check_experts, "same": check_schedules, "layouts": check_saves})
