@@ -73,7 +73,8 @@ public:
       chains_[std::to_string(number)] = words;
       if (kind == "launch")
         addLaunch(words, std::to_string(number));
-      asks_ |= kind == "ask";
+      if (kind == "ask" && !words.empty())
+        asks_.insert(words.front());
       if (kind == "sourced" && !words.empty())
         lacking_.push_back(words.front());
     }
@@ -90,8 +91,8 @@ public:
     return std::move(run_);
   }
 
-  /// Whether the script asked for a value that the command line must give.
-  bool asks() const { return asks_; }
+  /// What the script asked for that the command line must give: "gpus", or a variable.
+  const std::set<std::string> &asks() const { return asks_; }
   /// Files that the script tried to read or to submit.
   const std::vector<std::string> &lacking() const { return lacking_; }
 
@@ -110,7 +111,8 @@ private:
       llvm::StringRef rest = word;
       if (rest.consume_front(kUnknownOpen)) {
         auto [name, behind] = rest.split('@');
-        unknown->shown = ("$(" + name + ")").str();
+        bool isVariable = name.upper() == name;
+        unknown->shown = (isVariable ? "$" + name : "$(" + name + ")").str();
         ran.text += unknown->shown;
         word = behind;
       } else if (rest.consume_front(result_.folder)) {
@@ -123,6 +125,8 @@ private:
         word = word.drop_front();
       }
     }
+    if (llvm::StringRef text = ran.text; text.contains('*') && text.contains('/'))
+      unknown->shown = ran.text; // files of the cluster
     if (!unknown->shown.empty())
       ran.unknown = unknown;
     return ran;
@@ -162,7 +166,7 @@ private:
     for (const auto &[name, value] : variables) {
       auto given = options_.variables.find(name);
       bool isGiven = given != options_.variables.end() && given->second == value;
-      if (!isOurs(name) && !isGiven)
+      if (!isOurs(name) && !isGiven && value != (kUnknownOpen + name + "@").str())
         command.environment.emplace(name, shown(value, {}));
     }
     run_.commands.push_back(std::move(command));
@@ -174,8 +178,8 @@ private:
     for (llvm::StringRef prefix : {"SHARDC_", "SLURM_", "OMPI_", "BASH_", "PBS_"})
       if (name.startswith(prefix))
         return true;
-    constexpr llvm::StringLiteral kNames[] = {"PATH",  "HOME", "PWD",  "OLDPWD",
-                                              "SHLVL", "_",    "LANG", "USER"};
+    constexpr llvm::StringLiteral kNames[] = {"PATH", "HOME", "PWD",  "OLDPWD",  "SHLVL",
+                                              "_",    "LANG", "USER", "LOGNAME", "HOSTNAME"};
     return llvm::is_contained(kNames, name);
   }
 
@@ -187,8 +191,8 @@ private:
   ShellRun run_;
   std::map<std::string, std::vector<std::string>> chains_;
   std::vector<std::string> lacking_;
+  std::set<std::string> asks_;
   unsigned numLaunches_ = 0;
-  bool asks_ = false;
 };
 
 /// Whether bash, or a program that lacks a file, reports an error in the line.
@@ -290,7 +294,9 @@ private:
       program.environment.emplace_back(name, std::move(value));
     };
     give("LANG", "C.UTF-8");
-    give("USER", "user");
+    for (const char *name : {"USER", "LOGNAME"})
+      give(name, "@output-of-whoami@");
+    give("HOSTNAME", "node0");
     for (const auto &[name, value] : options_.variables)
       give(name, value);
     give("SHARDC_NODES", run_.nodes > 0 ? std::to_string(run_.nodes) : "");
@@ -320,8 +326,11 @@ private:
 /// Reports how the script ran.
 void reportRun(const ForeignResult &result, const Records &records, bool hasLaunch,
                const std::string &name, DiagEngine &diags) {
-  if (records.asks())
-    diags.report(diag::ImportRunAsks, SourceRange(), name);
+  for (const std::string &what : records.asks())
+    diags.report(diag::ImportRunAsks, SourceRange(), name,
+                 what == "gpus"
+                     ? "how many GPUs a node has; '--gpus-per-node'"
+                     : fmt::format("which task of an array it is; '--var {}=NUMBER'", what));
   std::set<std::string> lacking(records.lacking().begin(), records.lacking().end());
   std::vector<std::string> said = linesOf(result.output, isComplaint);
   for (size_t i = 0; i < std::min(said.size(), kLinesSaidMax); ++i) {
@@ -333,7 +342,8 @@ void reportRun(const ForeignResult &result, const Records &records, bool hasLaun
   }
   lacking.erase("");
   for (const std::string &path : lacking)
-    diags.report(diag::ImportRunLacks, SourceRange(), name, withoutFolder(path, result.folder));
+    if (!llvm::StringRef(path).contains(kUnknownOpen))
+      diags.report(diag::ImportRunLacks, SourceRange(), name, withoutFolder(path, result.folder));
   if (result.status != 0 || !hasLaunch)
     for (const std::string &line : lastLines(result.output))
       diags.report(diag::ImportRunSays, SourceRange(), withoutFolder(line, result.folder));

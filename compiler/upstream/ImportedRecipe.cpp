@@ -17,7 +17,7 @@ using config::Value;
 
 void completeQueryGroups(RecipeBuilder &recipe, const MegatronFacts &facts) {
   Opt groups = Opt::ModelNumQueryGroups;
-  if (facts.groupsQueries && !recipe.has(groups))
+  if (facts.groupsQueries && !recipe.has(groups) && !recipe.isDoubted(groups))
     recipe.set(groups, Value::ofInt(1), {});
   // If the input is only a part of a launch command, the missing flag may be in the rest.
   if (facts.groupsQueries || !recipe.has(groups) || !facts.isWhole)
@@ -48,7 +48,8 @@ void completeVirtualStages(RecipeBuilder &recipe, const MegatronFacts &facts) {
   int64_t layers = recipe.getIntOr(Opt::ModelNumLayers, 0);
   int64_t stages = recipe.getIntOr(Opt::ModelPipelineModelParallelSize, 1);
   int64_t chunk = facts.layersPerVirtualStage;
-  if (stages < 1 || layers % stages != 0 || (layers / stages) % chunk != 0 || layers == 0)
+  bool isOpen = recipe.isDoubted(Opt::ModelPipelineModelParallelSize);
+  if (isOpen || stages < 1 || layers % stages != 0 || (layers / stages) % chunk != 0 || layers == 0)
     recipe.ask(fmt::format("--num-layers-per-virtual-pipeline-stage {}", chunk),
                Opt::ModelVirtualPipelineModelParallelSize, {});
   else
@@ -99,6 +100,9 @@ void completeSizes(RecipeBuilder &recipe) {
                   recipe.is(Opt::ModelActivationFunc, config::Activation::Silu);
   if (isSwiglu && !recipe.has(Opt::ModelFfnHiddenSize) && hidden > 0 && hidden < (int64_t{1} << 50))
     recipe.setUpstreamDefault(Opt::ModelFfnHiddenSize, Value::ofInt(swigluWidth(hidden)));
+  if (isSwiglu && !recipe.has(Opt::ModelFfnHiddenSize) && recipe.isDoubted(Opt::ModelHiddenSize) &&
+      !recipe.isDoubted(Opt::ModelFfnHiddenSize))
+    recipe.doubt("--swiglu, whose width follows from --hidden-size", Opt::ModelFfnHiddenSize, {});
 }
 
 /// Moves values of the flags that YaRN and multi-latent attention share to YaRN's options.
@@ -165,6 +169,9 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
     if (std::optional<Value> value = cliDefault(recipe, option.opt);
         value && hasEffect(whole, option))
       recipe.setUpstreamDefault(option.opt, *value);
+  if (recipe.isDoubted(Opt::ModelTensorModelParallelSize) ||
+      recipe.isDoubted(Opt::ModelMakeVocabSizeDivisibleBy)) // they decide whether it is padded
+    recipe.setUpstreamDefault(Opt::ModelMaskPaddedVocab, Value::ofBool(false));
 }
 
 bool checkInput(BufferId input, DiagEngine &diags) {

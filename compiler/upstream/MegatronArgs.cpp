@@ -37,16 +37,6 @@ bool nameTraining(const std::vector<RanWord> &words) {
   });
 }
 
-/// What says that a variable is empty, where a script writes one as the value of a flag.
-std::string emptyVariable(const ShellRun &run, llvm::StringRef flag) {
-  llvm::SmallVector<llvm::StringRef, 3> found;
-  llvm::Regex use("(^|[^a-zA-Z_-])" + flag.str() + "(=|[ \t]+)[\"']?\\$[{]?([A-Za-z_0-9]+)");
-  if (!use.match(run.text, &found))
-    return {};
-  return fmt::format(" (${} is empty){}", found[3].str(),
-                     run.hasRun ? ": give the script's arguments after '--'" : "");
-}
-
 constexpr Opt kNodes = Opt::ClusterNodes, kPerNode = Opt::ClusterGpusPerNode;
 
 /// What an option of a launcher says: a row of Launchers.def.
@@ -520,12 +510,13 @@ private:
     llvm::ArrayRef<FlagEffect> effects = findFlag(flag);
     if (effects.empty()) {
       std::string text = name.str();
+      const UpstreamName *idle = findName(NameKind::IdleFlag, flag);
       for (const RanWord &value : values)
-        if (value.unknown != nullptr && &value != &values.front())
+        if (value.unknown != nullptr && (idle != nullptr || &value != &values.front()))
           readLoose(value); // it may hold more settings
         else
           text += " " + value.text;
-      if (const UpstreamName *idle = findName(NameKind::IdleFlag, flag))
+      if (idle != nullptr)
         return recipe_.leaveOutIdle(text, idle->text, range);
       if (const UpstreamName *other = findName(NameKind::OtherFlag, flag))
         return recipe_.leaveToUser(text, other->text, range);
@@ -535,6 +526,13 @@ private:
     }
     for (const FlagEffect &effect : effects)
       apply(effect, flag, range, values);
+    if (llvm::none_of(effects, takesValue))
+      for (const RanWord &value : values)
+        readLoose(value);
+  }
+
+  static bool takesValue(const FlagEffect &effect) {
+    return effect.fixed.empty() && config::info(effect.opt).type.type != config::ValueType::Bool;
   }
 
   /// Applies overrides of the form `a.b=c` that follow a flag; they are not its values.
@@ -549,12 +547,8 @@ private:
     const config::OptionInfo &option = config::info(effect.opt);
     if (!effect.fixed.empty())
       return recipe_.set(effect.opt, config::parseTableValue(effect.fixed, option), range);
-    if (option.type.type == config::ValueType::Bool) {
-      recipe_.setBool(effect.opt, !effect.negates, range);
-      for (const RanWord &value : values)
-        readLoose(value);
-      return;
-    }
+    if (!takesValue(effect))
+      return recipe_.setBool(effect.opt, !effect.negates, range);
     if (values.empty() && option.type.isList()) // a program may make the list
       return recipe_.doubt(flag, effect.opt, range);
     if (values.empty()) {
@@ -597,6 +591,9 @@ private:
   }
 
   bool readSpecial(llvm::StringRef flag, SourceRange range, const std::vector<RanWord> &values) {
+    if (flag == "--data-path") // the last one counts
+      for (Opt before : {Opt::DatasetDataPath, Opt::DatasetBlend})
+        recipe_.clear(before);
     if (choosesForeignData(flag))
       recipe_.setUnknownData(fmt::format("the data of {}", flag.str()), range);
     if (flag == "--num-layers-per-virtual-pipeline-stage" && !values.empty() &&

@@ -6,6 +6,7 @@
 #include "compiler/upstream/Yaml.h"
 #include "runtime/base/RecipeVariables.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/Regex.h"
 
 namespace shardc::upstream {
 namespace {
@@ -46,6 +47,13 @@ public:
     run.exported = exportsOf(valueOf(of, "exported"));
     hideSecrets(run);
     return run;
+  }
+
+  /// Names the files that the script sources and that were not given: what they set is unknown.
+  void reportLacking(const Tree &of, DiagEngine &diags) const {
+    for (const TreePtr &file : valueOf(of, "lacking").items)
+      diags.report(diag::ImportRunLacks, range(*file), sources_.name(script_),
+                   elementOf(*file, 2).text);
   }
 
 private:
@@ -123,7 +131,7 @@ std::vector<RanWord> cleanWords(const std::vector<RanWord> &words) {
       bool isQuoted = part.size() > 1 && part.front() == part.back() &&
                       (part.front() == '\'' || part.front() == '"');
       part = isQuoted ? part.drop_front().drop_back() : part;
-      bool isFlagAlone = isFlag(part) && !part.contains('=');
+      bool isFlagAlone = parts.size() > 1 && isFlag(part) && !part.contains('=');
       clean.push_back({part.str(), word.range, isFlagAlone ? nullptr : word.unknown});
     }
   }
@@ -139,11 +147,24 @@ std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::strin
   return withoutValues(std::move(text), values);
 }
 
+std::string emptyVariable(const ShellRun &run, llvm::StringRef flag) {
+  llvm::SmallVector<llvm::StringRef, 3> found;
+  llvm::Regex use("(^|[^a-zA-Z_-])" + flag.str() + "(=|[ \t]+)[\"']?\\$[{]?([A-Za-z_0-9]+)");
+  if (!use.match(run.text, &found))
+    return {};
+  const std::string name = found[3].str();
+  return " ($" + name + " is empty)" +
+         (run.hasRun ? ": give the script's arguments after '--', or '--var " + name + "=VALUE'"
+                     : "");
+}
+
 std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands, DiagEngine &diags) {
   ShellResult result(script, diags.sources());
   TreePtr read = readYaml(commands.str());
-  if (read != nullptr && read->kind == Tree::Kind::Map)
+  if (read != nullptr && read->kind == Tree::Kind::Map) {
+    result.reportLacking(*read, diags);
     return result.read(*read);
+  }
   if (read != nullptr && read->kind == Tree::Kind::List)
     diags.report(diag::ImportMalformed, result.range(*read),
                  elementOf(*read, 2).text + "; '--run' runs the script");

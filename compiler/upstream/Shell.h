@@ -55,6 +55,9 @@ std::vector<RanWord> cleanWords(const std::vector<RanWord> &words);
 std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::string>> &variables,
                              std::string text);
 
+/// What says that a variable is empty, where a script writes one as the value of a flag.
+std::string emptyVariable(const ShellRun &run, llvm::StringRef flag);
+
 /// Converts the JSON output of shell_reader.py. Reports an error and returns empty if the script is
 /// malformed.
 std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands, DiagEngine &diags);

@@ -49,6 +49,7 @@ FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*", re.A)
 PATTERN, LIST, BRACES, TILDE = (re.compile(text) for text in (r"[*?\[]", r"--.*|[0-9\[(][0-9\[\]*+()., ]*", r"\{[^}]*(,|\.\.)[^}]*\}", "(^|[:=])~"))
 MARK_BEGIN, MARKS_MAX, MARK = 0xF0000, 120_000, re.compile("[\U000f0000-\U0010ffff]")
 ASSIGNS, LINE = re.compile(rb"\+\+|--|(<<|>>|[-+*/%&|^])?=(?!=)"), re.compile(rb"[^\n]*")  # operators of arithmetic; a line
+BY_NAME = re.compile(r"(printf\s+-v\s+\S*|(let|(read|mapfile|readarray)(\s+-[arseEt]+)*(\s+\w+)*|getopts\s+\S+)\s+[\"']?)\$")  # of a variable with an unknown name
 SETTERS = re.compile(r"(read|mapfile|readarray|getopts|printf\s+-v)\s")  # builtins that set variables
 MOVERS = re.compile(r"shift\b|set\s+([^-+\s]|(.*\s)?--(\s|$))", re.S)  # builtins that set the arguments
 # What a subshell changes for itself alone; how deep functions are followed, and how many calls.
@@ -101,7 +102,10 @@ def parse(source, shfmt):
         raise Malformed(None, "shfmt: " + done.stderr.partition(b"\n")[0].decode(errors="replace"))
     if len(done.stdout) > TREE_MAX:
         raise Malformed(None, "its syntax tree is too large")
-    return json.loads(done.stdout, object_hook=with_document)
+    tree = json.loads(done.stdout, object_hook=with_document)
+    # A comment ends with its line; shfmt 3.6 continues a command behind a comment whose line ends with a backslash.
+    ends = {node["End"] - 2 for node in nodes_of(tree) if "Hash" in node and source[node["End"] - 2:node["End"]] == b"\\\n"}
+    return parse(bytes(35 if at in ends else byte for at, byte in enumerate(source)), shfmt) if ends else tree
 
 
 class Reader:
@@ -109,7 +113,7 @@ class Reader:
 
     def __init__(self, source, setting, outer=None, unknown=None, starter=()):
         self.source, self.setting, self.tree = source, setting, parse(source, setting.get("shfmt", "shfmt"))
-        self.commands, self.functions, self.exports_all = [], collections.defaultdict(list), False
+        self.commands, self.functions, self.exports_all, self.lacking = [], collections.defaultdict(list), False, []
         self.outer, self.unknown = outer, [] if unknown is None else unknown  # the place in a script, for a text in it
         # Places: the statement, and what may set all variables, or the arguments, of which `moved_text` has the flags.
         self.cause = self.all_cause = self.moved = None
@@ -333,6 +337,8 @@ class Reader:
         if not form or words is None:
             yield self.mark(whole, every), quoted, None
             return
+        if "IFS" in self.values and quoted and len(words) > 1 and "*" in (name, whole[-3:-2]):  # between them is its first character
+            words = [(self.mark(whole, every), None)]
         for at, (text, place) in enumerate(words):
             if at > 0:
                 yield (None, True, None) if quoted and "@" in (name, whole[-3:-2]) else (" ", quoted, None)
@@ -343,7 +349,8 @@ class Reader:
 
     def read(self):
         self.run_all(self.tree.get("Stmts", ()))
-        return {"commands": self.commands or self.assigned_flags(), "directives": self.directives(), "exported": self.exports()}
+        return {"commands": self.commands or self.assigned_flags(), "directives": self.directives(), "exported": self.exports(),
+                "lacking": self.lacking}
 
     def exports(self):
         return [[name, *map(self.resolved, held)] for name, held in self.values.items()
@@ -395,7 +402,7 @@ class Reader:
 
     def run(self, statement):
         """Executes a statement that certainly runs. Returns the word that ends the script or a function there, or None."""
-        node = statement.get("Cmd", {"Type": "CallExpr"})
+        node = statement.get("Cmd", {**statement, "Type": "CallExpr"})
         kind, self.cause = node["Type"], self.line_of(statement)
         between, called = self.between(node), self.called(node)
         if kind == "Subshell" or ("Background" in statement and (kind == "Block" or called)):
@@ -431,11 +438,13 @@ class Reader:
             elif words[:1] == ["unset"] and all(map(NAME.fullmatch, words[1:])):
                 self.values.update({word: [] for word in words[1:]})
                 self.arrays.difference_update(words[1:])
+            elif words[:2] == ["unset", "-f"]:
+                self.functions = collections.defaultdict(list, {name: held for name, held in self.functions.items() if name not in words})
             else:
                 self.change(node)
             if words[:1] == ["set"] and {"-a", "+a", "allexport"} & {*words}:
                 self.exports_all = not {"+a", "+o"} & {*words}
-            return words[0] if words[:1] in (["exit"], ["return"]) else None
+            return words[0] if words[:1] in (["exit"], ["return"]) or words[:1] == ["exec"] != words else None
         return None
 
     def call(self, name, given):
@@ -468,7 +477,10 @@ class Reader:
     def source_file(self, words, node):
         """Executes a file that was given: the one of the path, or else of the name. Its text gets places behind those of the script."""
         files, begin, place = self.setting.get("files", {}), len(self.source), self.place_of(node)
-        text = files.get(words[1].removeprefix("./"), files.get(words[1].rpartition("/")[2])) if len(words) == 2 else None
+        path = words[1].removeprefix("./") if len(words) == 2 else ""
+        folder, _, base = path.rpartition("/")
+        is_other = folder[:1] not in ("", "/") and any(name.endswith("/" + base) for name in files)  # of another folder
+        text = files.get(path, None if is_other else files.get(base))
         if text is None or self.calls >= CALLS_MAX:
             return self.change(node)
         self.source += text.encode(errors="surrogateescape")
@@ -536,9 +548,10 @@ class Reader:
         words, names = self.declared(node)
         if names and re.match(r"export\s|\w+\s+-\w*x", script):
             self.exported.update(names)
-        if re.match(r"(source|\.|eval)\s", command) or any(word[0] not in "-+" for word in words):  # as in `export $(cat file)`
+        if re.match(r"(source|\.|eval)\s", command) or BY_NAME.match(command or script) or any(word[0] not in "-+" for word in words):  # as in `export $(cat file)`
             self.all_cause = self.moved = self.cause
             doubted = list(self.values)
+            self.lacking += [self.resolved(field) for field in self.fields_of(node["Args"])[1:2]] if re.match(r"(source|\.)\s", command) else []
         for name in doubted:
             self.doubt(name)
 
@@ -558,6 +571,7 @@ class Reader:
             is_plain = not re.search(r"['\"\\$`;&|<>(){}*?\[~#!]", "".join(words))
             fields = [(word, place) for text, place in fields for word in text.split()] if is_plain else []
         fields = fields[1:] if name in ("exec", "eval") else fields
+        fields += [(self.mark("the input of xargs", cause=self.cause), None)] if name.endswith("xargs") else []
         if self.launch_inner(node, fields):
             return words
         if fields and name not in self.functions and name not in BUILTINS and not SAYS.fullmatch(name):
@@ -588,7 +602,8 @@ class Reader:
         if "Document" in node and (name in JOBS or shells or at >= len(words) and name in REMOTE):
             document, is_plain = node["Document"]["Hdoc"], all(part["Type"] == "Lit" for part in node["Document"]["Word"]["Parts"])
             text = "".join(piece for piece, _, _ in self.pieces(document, True) if piece) if is_plain else self.string(document)
-            return text.rpartition("\n")[0], min([*shells, len(words)]), []
+            given = words[words.index("-s", shells[0]) + 1:] if shells and "-s" in words[shells[0]:] else []
+            return text.rpartition("\n")[0], min([*shells, len(words)]), given[given[:1] == ["--"]:]
         if name in REMOTE and at < len(words):
             return " ".join(words[at:]), at, []
         at = next((at for at, word in enumerate(words) if at and TRAINS.search(word)), None)

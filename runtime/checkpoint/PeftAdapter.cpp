@@ -704,6 +704,10 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
         *shape != Shape{linear->rows, linear->aShape[1]})
       return cannotConvert("'{}' is {} in '{}'; its adapter is for {}", name, shapeText(*shape),
                            baseFolder, shapeText(Shape{linear->rows, linear->aShape[1]}));
+    if (std::optional<Shape> own = adapters.shapeOf(name); // vocabularies may be padded
+        own && *own != *shape && name != kEmbedding && name != kOutput)
+      return cannotConvert("'{}' is {} in '{}'; the trained one is {}", name, shapeText(*shape),
+                           baseFolder, shapeText(*own));
     if (linear != nullptr)
       linearOf.erase(found);
     job.read = [&, name, type, linear,

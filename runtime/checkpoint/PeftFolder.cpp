@@ -92,6 +92,9 @@ std::string expressionOf(const std::string &key) { return fmt::format("(.*\\.)?(
 /// Compiles a regular expression of Python. Matches take no longer than the product of the lengths
 /// of expression and text.
 bool compile(const std::string &text, std::regex &out) {
+  for (const char *other : {"\\A", "\\Z", "[]", "[^]", "[["}) // which Python reads otherwise
+    if (text.find(other) != text.npos)
+      return false;
   auto flags = std::regex_constants::ECMAScript;
 #ifdef __GLIBCXX__
   flags |= std::regex_constants::__polynomial;
@@ -278,6 +281,29 @@ bool PeftFolder::names(const char *field, const std::string &path) const {
       words, [&](const json &word) { return isEndOf(path, word.get<std::string>()); });
 }
 
+/// Whether the layers of the file contain that of a path: as in PEFT, the last number behind a name
+/// that `layers_pattern` allows.
+bool PeftFolder::namesLayer(const std::string &path) const {
+  auto layers = config_.find("layers_to_transform");
+  if (layers == config_.end() || (layers->is_array() && layers->empty()))
+    return true;
+  json patterns = config_.value("layers_pattern", json::array());
+  patterns = patterns.is_string() ? json::array({patterns}) : patterns;
+  if (patterns.empty())
+    patterns.push_back("[^.]*");
+  for (const json &pattern : patterns) {
+    std::regex expression;
+    std::smatch found;
+    if (compile(".*\\." + pattern.get<std::string>() + "\\.([0-9]{1,9})\\..*", expression) &&
+        std::regex_match(path, found, expression)) {
+      const json layer = std::stoll(found[1]);
+      return layers->is_array() ? std::ranges::find(*layers, layer) != layers->end()
+                                : *layers == layer;
+    }
+  }
+  return false;
+}
+
 /// PEFT does not load factors of modules that the file does not name, or of another rank. A plain
 /// layer may also be named by its parameter.
 Status PeftFolder::checkModule(const PeftModule &module, const Found &found) const {
@@ -289,6 +315,10 @@ Status PeftFolder::checkModule(const PeftModule &module, const Found &found) con
        names("exclude_modules", found.path)))
     return cannotConvert("'{}' has factors of '{}', which '{}' of {} does not name", path_,
                          found.path, field, kPeftConfigFile);
+  if (module.slab < 0 && !namesLayer(found.path))
+    return cannotConvert("'{}' has factors of '{}', whose layer 'layers_to_transform' of {} does "
+                         "not name",
+                         path_, found.path, kPeftConfigFile);
   constexpr int64_t kDefault = 8;
   auto rank = static_cast<int64_t>(
       patternOr("rank_pattern", found.path, static_cast<double>(config_.value("r", kDefault))));

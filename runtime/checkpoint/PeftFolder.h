@@ -83,6 +83,7 @@ private:
   /// The value of the first key in the file's order that matches the path as PEFT matches it.
   double patternOr(const char *field, const std::string &path, double otherwise) const;
   bool names(const char *field, const std::string &path) const;
+  bool namesLayer(const std::string &path) const;
 
   std::string path_;
   const HfConfig &model_;

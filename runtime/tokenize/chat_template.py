@@ -196,7 +196,8 @@ class Template:
             if messages[i]["role"] != "assistant" and inside:
                 return f"the text of message {i} of role '{messages[i]['role']}' is in what the chat template generates"
             own = [text[first:last] for _, first, last in spans if first <= begin and end <= last]
-            whole = own and all(any(leaf in part for part in own) for leaf in leaves(messages[i].get("tool_calls")) if leaf in text)
+            needed = [*leaves(messages[i].get("tool_calls")), words(messages[i]).rpartition("</think>")[2].strip()]
+            whole = own and all(any(leaf in part for part in own) for leaf in needed if leaf in text)
             if messages[i]["role"] == "assistant" and not self.marks and not whole:
                 return (f"what the chat template generates is not the text of message {i}; name a template with "
                         "{% generation %} by --template=FILE")
@@ -253,11 +254,17 @@ class Template:
             before = places[order[rank - 1]][1] if rank > 0 else 0
             after = places[order[rank + 1]][0] if rank + 1 < len(order) else len(text)
             begin = self.after_header(text, messages[:turn], rest, before, places[turn][0])
+            begin -= len(re.search(r"(<[^<>\s]{0,30})?$", text[before:begin])[0])  # a tag that begins as another one in a prompt
             last = self.try_render(messages[:turn + 1], rest)
             own = self.places(last, messages[:turn + 1], rest) if last else None
-            tail = os.path.commonprefix([text[places[turn][1]:after], last[own[turn][1]:]]) if own and turn in own else ""
+            gap = text[places[turn][1]:after]
+            tail = os.path.commonprefix([gap, last[own[turn][1]:]]) if own and turn in own else ""
             end = self.whole(text, places[turn][1] + len(tail))
-            own = max([0, *(at + len(leaf) for leaf in leaves(messages[turn].get("tool_calls")) if (at := tail.rfind(leaf)) >= 0)])
+            own = max([0, *(at + len(leaf) for leaf in leaves(messages[turn].get("tool_calls")) if (at := gap.rfind(leaf)) >= 0)])
+            if messages[turn].get("tool_calls") and end_token and end_token not in tail[own:] and end_token in gap[own:]:
+                # A template may leave out a last message that is a call, or write it in another form.
+                spans.append((turn, self.whole(text, begin), places[turn][1] + gap.index(end_token, own) + len(end_token)))
+                continue
             stop = tail.find(end_token, own) + len(end_token) if end_token and end_token in tail[own:] else \
                 found.end() if (found := self.ends.match(tail)) and not messages[turn].get("tool_calls") else None
             if stop and self.try_render(messages[:turn + 1], rest, prompt=True) == last:  # the end may have a prompt's header
@@ -291,9 +298,9 @@ class Template:
                     after = self.try_render(more, rest) or ""
                     follows = self.ends.match(after, (self.places(after, more, rest) or {}).get(owner, (0, 0))[1] or len(after))
                     text = text[:end] + follows[0] if follows else text
-                else:
-                    follows = self.ends.match(text, end)
-                end = follows.end() if follows else end
+                    end = len(text) if follows else end  # `after` may lack thoughts that `text` has
+                elif follows := self.ends.match(text, end):
+                    end = follows.end()
                 told.add(f"answers end with '{follows[0].strip()}', which begins the next turn: generation must stop at it"
                          if follows else "answers end without a token that counts, so a model does not learn to stop; name another "
                          "template by --template=FILE")
@@ -312,7 +319,7 @@ def leaves(value):
         inner = value.get("arguments", value.get("function")) if isinstance(value, dict) and not {"arguments", "function"}.isdisjoint(value) else value
         parts = [inner] if inner is not value else value.values() if isinstance(value, dict) else value
         return [leaf for part in parts for leaf in leaves(part)]
-    return [] if value in (None, "", True, False) else [value, json.dumps(value, ensure_ascii=False)[1:-1]] if isinstance(value, str) else [json.dumps(value)]
+    return [] if value in (None, "") or isinstance(value, bool) else [value, json.dumps(value, ensure_ascii=False)[1:-1]] if isinstance(value, str) else [json.dumps(value)]
 
 
 def frame(message, number, keys):

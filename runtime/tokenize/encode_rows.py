@@ -402,6 +402,14 @@ def serve_texts(source, out, tokenizer, maker):
                                 tokenizer.decode_batch([value], skip_special_tokens=False)[0] for value in values])
 
 
+def value_of(value):
+    """What JSON has no form for: bytes of a text, as Spark writes it, dates, and bytes that are no text."""
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        return {"bytes": len(value)}
+
+
 def serve_table(source, out, path):
     """Sends the rows of a Parquet file as lines of JSON, some for each request. An answer without lines is the last."""
     import pyarrow.parquet
@@ -409,7 +417,7 @@ def serve_table(source, out, path):
     answer_json(out, b"H", {})
     for batch in pyarrow.parquet.ParquetFile(path).iter_batches(128):
         read_request(source)
-        answer_json(out, b"S", [json.dumps(row, ensure_ascii=False, default=str) for row in batch.to_pylist()])
+        answer_json(out, b"S", [json.dumps(row, ensure_ascii=False, default=value_of) for row in batch.to_pylist()])
     read_request(source)
     answer_json(out, b"S", [])
 

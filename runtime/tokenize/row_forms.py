@@ -134,7 +134,8 @@ def asked(row):
 def between(row):
     """The text between a prompt and an answer that are texts; None if their names mean turns of a conversation."""
     names = sorted([(row.key("prompt") or row.key("input") or "").lower(), (row.key("completion") or "completion").lower()])
-    joint = None if row.get("system") or row.get("history") else PLAIN.get(" ".join(names))
+    is_turn = any(row.key(meaning) for meaning in ("system", "history")) or str(row.key("chosen")).lower() == "chosen_response"  # Axolotl's
+    joint = None if is_turn else PLAIN.get(" ".join(names))
     if joint is not None and row.get("prompt") and row.get("input"):
         raise Refused(f"'{row.key('input')}' may be a part of its prompt, and 'prompt' beside an answer is the whole prompt; leave it out, or name "
                       "the keys by --prompt-key and --prompt-template")
@@ -155,6 +156,7 @@ def chat(row, turns, given=0):
     if str(first).lower() not in ("system", "developer") and isinstance(row.get("system"), str) and row.get("system"):
         turns, given = [{"role": "system", "content": row.take("system")}, *turns], given + (given > 0)
     tools = row.take_json("tools")
+    tools = tools and [parse(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
     if tools and (is_sharegpt or row.key("tools").lower() == "functions"):  # as LLaMA-Factory gives templates functions
         tools = [{"type": "function", "function": tool} if is_bare(tool) else tool for tool in tools]
     rest = {"tools": tools, "documents": row.take_json("documents"), **(row.take_json("kwargs", dict) or {})}
@@ -207,7 +209,7 @@ def example(row, settings, has_template):
     else:
         raise Refused("it needs 'messages', 'conversations' or a text 'completion', or its texts named by --prompt-key and --completion-key; "
                       "its keys are " + row_keys(row))
-    if settings["pairs"] or isinstance(row.get("label"), bool):  # a wanted or an unwanted answer, as for KTO
+    if settings["pairs"] or row.get("label") in (0, 1):  # a wanted or an unwanted answer, as for KTO
         found["is_unwanted"] = not row.take("label")
     return found
 
@@ -410,9 +412,11 @@ def conversation(turns, told, knows):
             mine, asks = is_counted(message, where)
             if isinstance(message["content"], list) and role != "call":
                 message["content"] = text_of(message["content"], where, message, told)
-            if message["content"] is None and isinstance(message.get("refusal"), str):
-                message["content"] = message["refusal"]
-            message.pop("refusal", None)
+            refusal = message.pop("refusal", None)
+            if isinstance(refusal, str) and not message["content"]:
+                message["content"] = refusal
+            elif refusal:
+                told.add("'refusal' of a message is ignored: it has a content")
             if role == "call":
                 message["tool_calls"], message["content"] = calls_in(message["content"], where, told), None
             elif message.get("function_call"):

@@ -44,6 +44,7 @@ count_hosts() {
 # slurm_job OPTION...: sets the environment of a Slurm job
 slurm_job() {
   local nodes=1 tasks= per_node= gpus= all= each= option value
+  [ "$name" != srun ] || nodes=${SLURM_NNODES:-1} # a step of the job, or a job alone
   while [ $# -gt 0 ]; do
     option=${1%%=*} value=${1#*=}
     [ "$option" != "$1" ] || value=$2
@@ -66,6 +67,7 @@ slurm_job() {
   [ -z "$each" ] || gpus=$((each * ${per_node:-1}))
   [ -z "$all" ] || { export SLURM_GPUS=$all && gpus=${gpus:-$((all / nodes))}; }
   gpus=${SHARDC_GPUS:-$gpus}
+  [ "$name$tasks$per_node" != srun ] || tasks=$SLURM_NTASKS
   [ -z "$per_node" ] || export SLURM_NTASKS_PER_NODE=$per_node
   [ -z "$gpus" ] || export SLURM_GPUS_ON_NODE=$gpus SLURM_GPUS_PER_NODE=$gpus
   export SLURM_NTASKS=${tasks:-$((nodes * ${per_node:-1}))} SLURM_NNODES=$nodes SLURM_JOB_NUM_NODES=$nodes
@@ -94,6 +96,18 @@ pbs_job() {
   done >"${PBS_NODEFILE:=$folder/nodes}" && export PBS_NODEFILE
 }
 
+# ask_task SCRIPT OPTION...: asks which task of an array the job is if its script uses that. Outside arrays, a script may
+# have a default.
+ask_task() {
+  local variable uses='[^:A-Z_+-]|$'
+  case " ${*:2}" in *" --array"* | *" -a"* | *" -t "* | *" -J "*[0-9]-[0-9]*) uses='.?' ;; esac
+  for variable in $(PATH=$tools sed '/^[ \t]*#/d' "$1" |
+    PATH=$tools grep -oE "(SLURM_ARRAY_TASK_[A-Z]+|PBS_ARRAY_?I[A-Z]+|SGE_TASK_[A-Z]+|LSB_JOBINDEX|PJM_BULKNUM)($uses)"); do
+    variable=${variable//[!A-Z_]/}
+    [ -n "${!variable+set}" ] || { record ask "$variable" && exit 1; }
+  done
+}
+
 # Prints the directives before a script's first command, one word per line
 directives() {
   PATH=$tools sed -nE -e '/^[ \t]*[^# \t]/q' -e 's/^# *flux:/#FLUX /I' -e '/^#(SBATCH|PBS|BSUB|PJM|FLUX|[$])[ \t]/!d' \
@@ -103,7 +117,7 @@ directives() {
 
 # clean NAME...: unsets the exported variables, but those of Slurm and of containers, and the names
 clean() {
-  local variable kept='^(PATH|HOME|USER|LANG|BASH_ENV|(SHARDC|SLURM|APPTAINERENV|SINGULARITYENV)_.*)$'
+  local variable kept='^(PATH|HOME|USER|LOGNAME|HOSTNAME|LANG|BASH_ENV|(SHARDC|SLURM|APPTAINERENV|SINGULARITYENV)_.*)$'
   for variable in $(compgen -e); do
     [[ " $* " == *" $variable "* || $variable =~ $kept ]] || unset "$variable"
   done
@@ -125,8 +139,11 @@ take_variables() {
   case $name,$list,${list^^}, in
   *,,, | srun,*,ALL,*) ;;
   srun,*) clean "${parts[@]}" ;;
-  sbatch,*) export SLURM_EXPORT_ENV=$list ;;
+  sbatch,*)
+    [[ $SHARDC_GIVEN || ,${list^^}, == *,ALL,* ]] || clean "${parts[@]}" # variables of --var are the job's
+    export SLURM_EXPORT_ENV=$list ;;
   esac
+  unset SHARDC_GIVEN
   for part in "${parts[@]}"; do
     part=${part# }
     case $part in [A-Za-z_]*=*) export "$part" 2>/dev/null ;; esac
@@ -142,6 +159,7 @@ submit() {
     options+=("$1")
     shift
   done
+  ask_task "$script" "${options[@]}"
   [ "$name" != sbatch ] || slurm_job "${options[@]}"
   [ "$name" != qsub ] || pbs_job "${options[@]}"
   take_variables "${options[@]}" ${SHARDC_NODES:+--nodes=$SHARDC_NODES} \
@@ -269,7 +287,9 @@ follow_or_record() {
   fi
   local options=("${@:1:at-1}")
   case $name in
-  srun) take_variables "${options[@]}" ;;
+  srun)
+    slurm_job "${options[@]}"
+    take_variables "${options[@]}" ;;
   docker | podman) clean "${options[@]}" ;;
   esac
   record wrap "$name" "${options[@]}"
@@ -296,6 +316,7 @@ env)
   exec /usr/bin/env "$@" ;;
 ssh | rsh | pdsh | clush) remote "$@" ;;
 flux) if [ "$1" = batch ]; then sbatch "${@:2}"; else follow_or_record "$@"; fi ;;
+whoami | id) unknown ;;
 nvidia-smi) nvidia_smi "$@" ;;
 scontrol) scontrol "$@" ;;
 hostname) case $1 in -[iI] | --ip-address | --all-ip-addresses) echo 10.0.0.1 ;; *) echo node0 ;; esac ;;

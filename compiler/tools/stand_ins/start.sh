@@ -8,16 +8,16 @@ PATH=$tools
 export HOME=$folder/home
 mkdir -p "$folder/bin" "$HOME"
 # Programs that only compute are real; everything else is a stand-in.
-for name in awk basename base64 bash bc cat chmod cksum cmp column comm cp cut date diff dirname du egrep envsubst \
-  expand expr factor false fgrep find flock fmt fold gawk getopt grep head id install join jq ln ls mawk md5sum mkdir \
+for name in awk basename base64 bash bc cat chmod cksum cmp column comm cp cut date diff dirname du echo egrep envsubst \
+  expand expr factor false fgrep find flock fmt fold gawk getopt grep head install join jq ln ls mawk md5sum mkdir \
   mkfifo mktemp mv nice nl nohup nproc numfmt od paste pathchk printenv printf pwd readlink realpath rev rm rmdir sed \
   seq setsid sha1sum sha256sum shuf sort split stat stdbuf sum sync tac tail tee test timeout touch tr true truncate \
-  tsort uname unexpand uniq unlink wc which whoami xargs yes; do
+  tsort uname unexpand uniq unlink wc which xargs yes; do
   program=$(type -P "$name") && ln -sf "$program" "$folder/bin/$name"
 done
 ln -sf "$folder/stand_in.sh" "$folder/bin/sh"
 names="torchrun python python3 srun sbatch qsub bsub flux salloc scontrol sinfo squeue sacct mpirun mpiexec deepspeed accelerate ray \
-  docker podman apptainer singularity enroot nvidia-smi hostname getent ip sleep git nsys ncu numactl uv conda pip ssh rsh pdsh clush pjsub env"
+  docker podman apptainer singularity enroot nvidia-smi hostname whoami id getent ip sleep git nsys ncu numactl uv conda pip ssh rsh pdsh clush pjsub env"
 for name in $names; do
   ln -sf "$folder/stand_in.sh" "$folder/bin/$name"
 done
@@ -27,7 +27,7 @@ while read -r path; do
   */*) mkdir -p "${path%/*}" 2>/dev/null ;;
   esac
   [ -n "$path" ] && [ ! -e "$path" ] || continue
-  if [ -f "${path##*/}" ]; then
+  if [ -f "${path##*/}" ] && { [[ $path == /* ]] || ! compgen -G "*/${path##*/}" >/dev/null; }; then # it may be another one
     ln -s "$PWD/${path##*/}" "$path"
   else
     case $path in *.sh | *.bash) ln -s "$folder/stand_in.sh" "$path" ;; esac
@@ -41,6 +41,13 @@ grep -oE '[A-Za-z0-9_./-]*train[A-Za-z0-9_]*\.py' "$1" | while read -r path; do
   esac
   case $path in */*) mkdir -p "${path%/*}" ;; esac
   [ -e "$path" ] || : >"$path"
+done
+# Upper-case variables that the script only uses, outside of conditions, come from its user's shell, or from files that are not there.
+text=$(sed '/^[ \t]*#/d' "$1")
+for name in $(grep -oE '[$]\{?[A-Z][A-Z0-9_]+' <<<"$text" | tr -d '${' | sort -u); do
+  case $name in SLURM_* | PBS_* | LSB_* | SGE_* | FLUX_* | PJM_* | BASH* | RANDOM | SECONDS | LINENO | OPT* | REPLY | HOSTTYPE | OSTYPE | MACHTYPE | SHELLOPTS | FUNCNAME) continue ;; esac
+  [ -n "${!name+set}" ] || grep -qE "(^|[^\$\{A-Z0-9_a-z])$name([^A-Z0-9_a-z]|$)|[$]\{$name[^}A-Z0-9_a-z]|(\[|test |case |\(\(|while |if ).*[$]\{?$name([^A-Z0-9_a-z]|$)" <<<"$text" ||
+    export "$name=@output-of-$name@"
 done
 export PATH=$folder/bin BASH_ENV=$folder/prelude.sh
 is_in() { PATH=$tools grep -qE -- "$1" "$script"; }
@@ -56,5 +63,5 @@ if is_in '(-[nzv] +"?[$]?\{?|[$]\{)(SLURM|PBS|LSB)_[A-Z_]+(\}?"? +\]|:?[+])' && 
   job=${job:-sbatch}
 fi
 [ "$job" != flux ] || set -- batch "$@"
-[ -z "$job" ] || exec "$folder/bin/$job" "$@"
+[ -z "$job" ] || SHARDC_GIVEN=1 exec "$folder/bin/$job" "$@"
 exec bash "$@"

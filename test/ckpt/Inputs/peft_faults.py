@@ -37,6 +37,9 @@ FIELDS = (
     ({"target_modules": ["q_proj"]}, "v_proj', which 'target_modules' of adapter_config.json does not name"),
     ({"target_modules": r"model\.layers\.0\..*"}, "model.layers.1.self_attn.q_proj', which 'target_modules'"),
     ({"exclude_modules": ["0.self_attn.v_proj"]}, "model.layers.0.self_attn.v_proj', which 'target_modules'"),
+    ({"layers_to_transform": [0]}, "model.layers.1.self_attn.q_proj', whose layer 'layers_to_transform'"),
+    ({"layers_to_transform": [0, 1], "layers_pattern": "h"}, "whose layer 'layers_to_transform' of adapter_config.json does not name"),
+    ({"alpha_pattern": {"q_proj\\Z": 8}}, "is a regular expression that cannot be read"),
     ({"target_modules": [1]}, "a text, or a list of texts is needed"),
     ({"init_lora_weights": "corda"}, "started by 'corda', which changes the base weights"),
     ({"init_lora_weights": "lora_ga"}, "started by 'lora_ga', which changes the base weights"),
@@ -50,7 +53,7 @@ FIELDS = (
     ({"bias": "all"}, "it needs to be none"),
     ({"peft_type": "IA3"}, "has adapters of kind 'IA3'"),
 )
-ACCEPTED = ({"newest_config": None}, {"loftq_config": {}}, {"init_lora_weights": "gaussian"}, {"layers_pattern": []}, {"r": 2, "corda_config": None},
+ACCEPTED = ({"layers_to_transform": [0, 1]}, {"layers_to_transform": [1, 0], "layers_pattern": ["layers"]}, {"newest_config": None}, {"loftq_config": {}}, {"init_lora_weights": "gaussian"}, {"layers_pattern": []}, {"r": 2, "corda_config": None},
             {"target_modules": [], "target_parameters": ["q_proj.weight", "v_proj.weight"]}, {"newest_config": {"x": 1}, "lorap_lr": 1e-6})
 
 
@@ -122,6 +125,12 @@ def check_tensors():
         call("shardc", "ckpt", "export", "hf", folder / f"of_{base}", folder / f"{base}_hf")
     if peft_numbers.read(folder / "base_hf/model.safetensors") != peft_numbers.read(folder / "padded_hf/model.safetensors"):
         raise SystemExit("a padded base gives other weights")
+    change(folder, modules_to_save=["lm_head", "norm"])
+    peft_numbers.write(path, tensors | {"base_model.model.model.norm.weight": ((15,), peft_numbers.numbers("norm", 15))})
+    call("shardc", "ckpt", "import", "peft", folder / "adapter", folder / "b", "--config", folder / "base")
+    said = call("shardc", "ckpt", "merge", folder / "b", folder / "base", folder / "none", fails=True)
+    if "'decoder.final_layernorm.weight' is [16]" not in said or "the trained one is [15]" not in said:
+        raise SystemExit(said)
     weights = peft_numbers.read(folder / "base/model.safetensors")
     weights["model.norm.weight"][1][3] = float("nan")
     peft_numbers.write(folder / "base/model.safetensors", weights)

@@ -40,7 +40,7 @@ CASES = [
     ('X=a; if q; then X="$X --c"; fi; p $X', "p|a|$X?"),
     ("declare -A M=([a]=1); p ${M[a]}", "p|${M[a]}?"),
     ("declare -i n=1; n=2+3; p $n", "p|$n?"),
-    ("X=1; unset -f X; p $X", "p|$X?"),
+    ("X=1; unset -f X; p $X", "p|1"),
     ("A=(a b); unset 'A[1]'; p ${A[@]}", "p|$A?"),
     ('f() { local IFS=,; }\nX=a,b; f; p $X "$X"', "p|a,b|a,b"),
     ("IFS=,; X='a b'; p $X", "p|a b?"),
@@ -82,11 +82,18 @@ CASES = [
     ("X=1; (export X=2; p $X)", "p|2"), ("X=1; { X=2; p $X; } | tee log; p $X", "p|1"),
     ("X=1; f() { X=2; }\nf & p $X; f || q; p $X", "p|2"),
     ('while q; do shift; done; p "$@"', "p|$@?"), ('f() { while q; do shift; done; p "$@"; }\nf --x', "p|$@?"),
+    # A comment ends with its line, although shfmt continues the command; a redirection alone; the end of a script.
+    ("p --x 1 \\\n  # --z 3 \\\n  --y 2", "--y|2"), ("> log\n<<'X'\nx\nX\n{ 2>err; }\np 1", "p|1"), ("exec 2>log; exec p 1; p late", "p|1"),
+    # IFS, programs and builtins that change what the text shows.
+    ('A=(a b); IFS=,; p "${A[*]}" "${A[@]}"', "p|${A[*]}?|a|b"), ('f() { local IFS=-; p "$*"; }\nf a b', "p|$*?"), ("echo 1 | xargs p --x", "xargs|p|--x|the input of xargs?"),
+    ('f() { printf -v "$1" %s 2; }\nX=1; f X; p $X', "p|$X?"), ('X=1; read -r "$V" <<< 5; p $X', "p|$X?"), ('X=1; let "$1=7"; p $X', "p|$X?"),
+    ('X=1; read -r Y <<< "$Z"; p $X', "p|1"), ("f() { p 1; }\nunset -f f; f x", "f|x"),
+    ("bash -s -- 5 <<'E'\np --lr ${1:-1}\nE", "p|--lr|5"),
     # Files that are given.
     ("X=1; source /$D/vars.env; p $X $Y", "p|2|b|c"), ("export V=1; . vars.env; other; Y=3; X=; p $Y $X", "p|3"),
-    ("source broken.env", None), ("source vars.env a; p $X", "p|$X?"),
+    ("source broken.env", None), ("source a/vars.env; X=1; p $X", "p|1"), ("X=1; source a/other.env; p $X", "p|$X?"), ("source vars.env a; p $X", "p|$X?"),
 ]
-FILES = {"vars.env": "X=2\nY='b c'\nother() { p $Y; }\nreturn\nX=3", "broken.env": "X='"}
+FILES = {"b/other.env": "X=3", "other.env": "X=3", "vars.env": "X=2\nY='b c'\nother() { p $Y; }\nreturn\nX=3", "broken.env": "X='"}
 MALFORMED = ["'a", "if x; then", "p $(", "A=(1", ")", "case x in a", "{ f()\n}\n{ p; }",
              "if x; then y; done", "for i in (; do x; done", "[[ a ; b ]]", "x <<", "A=(a;b)", "A=(a (b))", "(a)#b", "declare -n r=X; r=2; p $X", "f() { local -n r=$1; r+=(c); }\nf X", "x \U000f0000", "{ " * 200, "x=" + "$((" * 200]
 HUGE = "9" * 5000
