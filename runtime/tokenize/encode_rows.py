@@ -165,7 +165,7 @@ class Rows:
             given = [message for message, origin in zip(messages, origins) if origin < example["given"]]
             first = template.whole(text, len(os.path.commonprefix([text, template.try_render(given, rest, prompt=True) or ""])))
             spans = [(owner, max(begin, first), end) for owner, begin, end in spans]
-        if not is_full and counted - {owner for owner, _, _ in spans}:
+        if not is_full and any(i not in {owner for owner, _, _ in spans} or not has_answer(messages[i]) for i in counted):
             told.add("an answer is empty")
         encoding = self.encode(text)
         tokens = encoding.ids
@@ -292,7 +292,7 @@ def render_whole(template, messages, rest, counted, is_full, told):
         except Refused as refusal:
             error = error or (refusal if first is None else None)
             continue
-        lost = [(i, what) for i, message in enumerate(form) for what in losses(message, text, places is None or i in places)]
+        lost = [(i, what) for i, message in enumerate(form) for what in losses(message, i, text, places)]
         first = first or (text, spans, notes, lost, form, kwargs)
         if all(what == "thoughts" for _, what in lost):
             first = text, spans, notes, lost, form, kwargs
@@ -309,19 +309,21 @@ def render_whole(template, messages, rest, counted, is_full, told):
     return text, spans
 
 
-def losses(message, text, is_there):
-    """What a rendered text lacks of a message, or has in a form in which Python writes it."""
-    calls, own = message.get("tool_calls") or [], words(message).strip()
+def losses(message, i, text, places):
+    """What a rendered text lacks of message i, or has in a form in which Python writes it."""
+    calls, lost = message.get("tool_calls") or [], places.lost(i) if places else set()
     printed = {key for key, value in message.items() if is_distorted(value, text)}
-    if own and (own not in text if calls else not is_there) or "content" in printed:
+    if "words" in lost or "content" in printed:
         yield "words"
-    if calls and not is_there or "tool_calls" in printed or any(str(call.get("function", call).get("name")) not in text for call in calls):
+    names = [str(call.get("function", call).get("name")) for call in calls]
+    if "id" not in lost and any("id" in call for call in calls):
+        lost.discard("name")  # an id may be written in place of a name
+    if lost & {"name", "argument"} or "tool_calls" in printed or any(name not in text for name in names):
         yield "calls"
     yield from (f"'{key}'" for key in printed - {"content", "tool_calls"})
-    before = words(message).partition("</think>")
-    thoughts = [message.get("reasoning_content", ""), before[0].rpartition("<think>")[2] if before[1] else ""]
-    if message["role"] == "assistant" and any(thought.strip() not in text for thought in thoughts):
-        yield "thoughts" if own or calls else "words"
+    if message["role"] == "assistant" and ("thoughts" in lost or message.get("reasoning_content", "").strip() not in text):
+        has_words = any(part[:2] == (i, "words") for part in places.parts) if places else message.get("content")
+        yield "thoughts" if calls or has_words else "words"
 
 
 def is_distorted(value, text, key=None):
@@ -333,6 +335,13 @@ def is_distorted(value, text, key=None):
         return False
     inner = value.items() if isinstance(value, dict) else ((key, part) for part in value)
     return str(value) in text and str(value) != json.dumps(value) or any(is_distorted(part, text, name) for name, part in inner)
+
+
+def has_answer(message):
+    """Whether an assistant's message has calls, thoughts or words."""
+    parts = []
+    frame(message, 0, FRAMED[0], parts)
+    return bool(parts)
 
 
 def places_of(encoding, spans):

@@ -166,6 +166,22 @@ BY_ID = HEAD + "<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}
 # As Qwen3's: calls with and without `function`, thoughts, and no name of a message.
 OPEN_CALLS = HEAD + ("<|{{ m.role }}|>{% if m.reasoning_content %}<t>{{ m.reasoning_content }}</t>{% endif %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
                      "{% if c.function %}{% set c = c.function %}{% endif %}[{{ c.name }} {{ c.arguments | tojson }}]{% endfor %}<|end|>{% endfor %}") + ASK
+# As GLM's: thoughts are in the last answer alone, and no token ends one.
+OPEN_ENDS = HEAD + ("<|{{ m.role }}|>{% if loop.last and m.reasoning_content %}<t>{{ m.reasoning_content }}</t>{% endif %}{{ m.content }}{% endfor %}") + ASK
+# As Apriel's: ids of calls and ends are in earlier turns alone.
+LAST_OPEN = HEAD + ("<|{{ m.role }}|>{% set last = loop.last %}{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}"
+                    "{% if not last %} #{{ c.id }}{% endif %}]{% endfor %}{{ m.content or '' }}{% if not last %}<|im_end|>\n{% endif %}{% endfor %}") + ASK
+# As Gemma 4's: results of tools are in the turn that calls, before its text, with the name of the call.
+INSIDE = HEAD + ("{% if m.role != 'tool' %}<|{{ m.role }}|>{% for c in m.tool_calls or [] %}<|start|>{{ c.function.name }} {{ c.function.arguments | tojson }}<|stop|>"
+                 "{% if not loop.last or messages[loop0 + 1] is defined %}<|sep|>{{ c.function.name }}: {{ messages[loop0 + 1].content }}<|sep|>{% endif %}"
+                 "{% endfor %}{{ m.content or '' }}<|im_end|>{% endif %}{% endfor %}").replace("loop0", "at") + ASK
+INSIDE = INSIDE.replace(HEAD, HEAD + "{% set at = loop.index0 %}")
+# As Motif's: a prompt begins with another token than an answer's turn.
+OTHER_PROMPT = HEAD + ("<|start|><|{{ m.role }}|>{% if m.reasoning_content and not add_generation_prompt %}<t>{{ m.reasoning_content }}</t>{% endif %}{{ m.content }}<|end|>"
+                       "{% endfor %}{% if add_generation_prompt %}<|assistant|><t>{% else %}<|im_end|>{% endif %}")
+# As GLM's: thoughts in a text are taken from it.
+THOUGHTS_APART = HEAD + ("<|{{ m.role }}|>{% if '</think>' in m.content %}<t>{{ m.content.split('</think>')[0].split('<think>')[-1] | trim }}</t>{% endif %}"
+                         "{{ m.content.split('</think>')[-1] | trim }}" + CALLING + "<|end|>{% endfor %}") + ASK
 TWO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
 CALLED = [{"role": "user", "content": "Add"}, {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": CALL}]},
           {"role": "tool", "content": "Three"}, {"role": "assistant", "content": "It is 3."}]
@@ -222,6 +238,23 @@ RENDERED = {
                              "<|{{ m.role }}|>{{ own }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
                              {"messages": [TWO[0], {**TWO[1], "content": "<think>Why.</think>Yo"}, TWO[0], {**TWO[1], "content": "<think>So.</think>Yo"}]},
                              "<|user|>Hi<|end|><|assistant|>[[Yo<|end|>]]<|user|>Hi<|end|><|assistant|>[[<think>So.</think>Yo<|end|>]]", ["thoughts"]),
+    "long thoughts and no end": (OPEN_ENDS, thinking("thinking"),
+                                 "<|user|>Hi<|assistant|>[[Yo<|user|>]]Hi<|assistant|>[[<t>Again.</t>Yo<|user|>]]", ["answers end with '<|user|>'", "thoughts"]),
+    "a last turn without id and end": (LAST_OPEN, {"messages": [*called({"function": CALL}, id="abc", content=None)["messages"], *CALLED[2:]]},
+                                       "<|user|>Add<|im_end|>\n<|assistant|>[[[add {\"a\": 1} #abc]<|im_end|>\n]]<|tool|>Three<|im_end|>\n<|assistant|>[[It is 3.<|im_end|>]]",
+                                       ["answers end with '<|im_end|>', the first token after them"]),
+    "a result before a text": (INSIDE, {"messages": [*called({"function": CALL}, content="Look.")["messages"], *CALLED[2:]]},
+                               "<|user|>Add<|im_end|><|assistant|>[[<|start|>add {\"a\": 1}<|stop|>]]<|sep|>add: Three<|sep|>[[Look.<|im_end|>]]<|assistant|>[[It is 3.<|im_end|>]]", []),
+    "a prompt with another header": (OTHER_PROMPT, thinking("thinking"), "<|start|><|user|>Hi<|end|><|start|><|assistant|><t>[[Why not.</t>Yo<|end|>]]"
+                                     "<|start|><|user|>Hi<|end|><|start|><|assistant|><t>[[Again.</t>Yo<|end|><|im_end|>]]", []),
+    "a call beside a text": (PLAIN, called({"function": {"name": "o", "arguments": {}}}, content="Look."),
+                             "leaves out or distorts the calls of message 1, which would count in the loss", []),
+    "a call without its arguments": (HEAD + "<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}<|end|>{% endfor %}" + ASK,
+                                     called({"function": {"name": "f", "arguments": {"a": "1"}}}), "leaves out or distorts the calls of message 1", []),
+    "thoughts beside a call": (THOUGHTS_APART, called({"function": CALL}, content="<think>\nWhy.\n</think>\n\n"),
+                               "<|user|>Add<|end|><|assistant|>[[<t>Why.</t>[add {\"a\": 1}]<|end|>]]", []),
+    "thoughts without words": (PLAIN, {"messages": [TWO[0], {**TWO[1], "content": "<think></think>"}]},
+                               "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[<think></think><|im_end|>\n]]", ["an answer is empty"]),
     "NaN": (PLAIN, {"instruction": "Hi", "input": float("nan"), "output": "Yo"}, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", []),
     "half a character": (PLAIN, {"messages": [TWO[0], {**TWO[1], "content": "Yo \ud83d"}]}, "half of a character, '\\ud83d'", []),
     "keys of messages": (PLAIN, {"messages": [TWO[0], {**TWO[1], "id": 7}], "tools": [{"type": "function", "function": TOOL}]},
