@@ -252,8 +252,8 @@ class Template:
                 continue
             before = places.runs[rank - 1][1] if rank > 0 else 0
             after = next((begin for begin in begins if begin >= end), len(text))
-            is_later = any(owner == turn for owner, _, _ in spans)
-            begin = first if is_later else self.after_header(text, messages[:turn], rest, before, first)
+            is_first = all(owner != turn for owner, _, _ in spans)
+            begin = self.after_header(text, messages[:turn], rest, before, first) if is_first else first
             last = self.try_render(messages[:turn + 1], rest)
             tail, is_whole = self.tail(text[end:after], messages[:turn + 1], part, rest, last)
             if tail is None or not is_whole and not self.ends.search(tail):
@@ -358,28 +358,13 @@ class Places:
         return {part[1] for part in self.parts if part[0] == message and part not in there}
 
 
-class Framed:
-    """A number that is printed between marks."""
-
-    def __repr__(self):
-        return self.shown
-
-
-class FramedInt(Framed, int):
-    pass
-
-
-class FramedFloat(Framed, float):
-    pass
-
-
 def quoted_numbers(value):
     """The value with framed numbers as texts, which JSON keeps."""
     if isinstance(value, dict):
         return {key: quoted_numbers(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [quoted_numbers(part) for part in value]
-    return NUMBER + value.shown + NUMBER if isinstance(value, Framed) else value
+    return NUMBER + repr(value) + NUMBER if type(value).__name__ == "Number" else value
 
 
 def frame(message, i, kinds, parts):
@@ -403,8 +388,8 @@ def frame(message, i, kinds, parts):
         if isinstance(value, list):
             return [argument(part) for part in value]
         if "number" in kinds and type(value) in (int, float):
-            value = (FramedInt if type(value) is int else FramedFloat)(value)
-            value.shown = marked("number", str(value.real), str(value.real))
+            shown = marked("number", str(value), str(value))
+            value = type("Number", (type(value),), {"__repr__": lambda _: shown})(value)
         return around("argument", value)
 
     def called(call):

@@ -165,7 +165,8 @@ class Rows:
             given = [message for message, origin in zip(messages, origins) if origin < example["given"]]
             first = template.whole(text, len(os.path.commonprefix([text, template.try_render(given, rest, prompt=True) or ""])))
             spans = [(owner, max(begin, first), end) for owner, begin, end in spans]
-        if not is_full and any(i not in {owner for owner, _, _ in spans} or not has_answer(messages[i]) for i in counted):
+        empty = {i for i in counted if not any(messages[i].get(key) for key in ("content", "tool_calls", *THOUGHTS))}
+        if not is_full and (empty or counted - {owner for owner, _, _ in spans}):
             told.add("an answer is empty")
         encoding = self.encode(text)
         tokens = encoding.ids
@@ -290,7 +291,7 @@ def render_whole(template, messages, rest, counted, is_full, told):
             else:
                 text, places, spans = template.answers(form, kwargs, notes)
         except Refused as refusal:
-            error = error or (refusal if first is None else None)
+            error = error or refusal
             continue
         lost = [(i, what) for i, message in enumerate(form) for what in losses(message, i, text, places)]
         first = first or (text, spans, notes, lost, form, kwargs)
@@ -303,7 +304,7 @@ def render_whole(template, messages, rest, counted, is_full, told):
     told |= {f"'{key}' of {what} is ignored: the chat template does not read it" for key, what in template.unread(form, kwargs)}
     for i, what in lost:
         if i in counted and what != "thoughts":
-            raise error or Refused(f"the chat template leaves out or distorts the {what} of message {i}, which would count in the loss")
+            raise (error if what != "calls" else None) or Refused(f"the chat template leaves out or distorts the {what} of message {i}, which would count in the loss")
         told.add(f"the {what} of a message of role '{messages[i]['role']}' are not in the text that the chat template renders")
     told |= notes
     return text, spans
@@ -335,13 +336,6 @@ def is_distorted(value, text, key=None):
         return False
     inner = value.items() if isinstance(value, dict) else ((key, part) for part in value)
     return str(value) in text and str(value) != json.dumps(value) or any(is_distorted(part, text, name) for name, part in inner)
-
-
-def has_answer(message):
-    """Whether an assistant's message has calls, thoughts or words."""
-    parts = []
-    frame(message, 0, FRAMED[0], parts)
-    return bool(parts)
 
 
 def places_of(encoding, spans):
@@ -411,6 +405,14 @@ def serve_texts(source, out, tokenizer, maker):
                                 tokenizer.decode_batch([value], skip_special_tokens=False)[0] for value in values])
 
 
+def plain(value):
+    """A value of a table that JSON does not have. Texts may be bytes there; bytes that are no text cannot be taken for one."""
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        return {"bytes": len(value)}
+
+
 def serve_table(source, out, path):
     """Sends the rows of a Parquet file as lines of JSON, some for each request. An answer without lines is the last."""
     import pyarrow.parquet
@@ -418,7 +420,7 @@ def serve_table(source, out, path):
     answer_json(out, b"H", {})
     for batch in pyarrow.parquet.ParquetFile(path).iter_batches(128):
         read_request(source)
-        answer_json(out, b"S", [json.dumps(row, ensure_ascii=False, default=str) for row in batch.to_pylist()])
+        answer_json(out, b"S", [json.dumps(row, ensure_ascii=False, default=plain) for row in batch.to_pylist()])
     read_request(source)
     answer_json(out, b"S", [])
 
