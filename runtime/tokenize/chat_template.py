@@ -177,7 +177,7 @@ class Template:
             frames = [frame(message, i, kinds, parts) for i, message in enumerate(messages)]
             framed = self.try_render(frames, rest) if len(parts) <= PARTS_MAX else None
             if framed is not None and FRAME.sub("", framed) == text:
-                return Places(parts, framed)
+                return Places(parts, kinds, framed)
         return None
 
     def whole(self, text, at):
@@ -259,8 +259,9 @@ class Template:
             if tail is None or not is_whole and not self.ends.search(tail):
                 longer = self.tail_before_others(text[end:after], messages[:turn + 2], part, rest)
                 tail = longer if tail is None or longer is not None and self.ends.search(longer) else tail
-            if tail is None and messages[turn].get("tool_calls"):
-                return None  # nothing says where the calls end
+                if places.parts[part][1] not in ("words", "thoughts") and not self.added.search(tail or ""):
+                    raise Refused(f"the end of the calls of message {turn} is not found: the chat template writes another one if other messages "
+                                  "follow; name a template with {% generation %} by --template=FILE")
             tail = tail or ""
             stop = tail.find(end_token) + len(end_token) if end_token and end_token in tail else \
                 found.end() if (found := self.ends.match(tail)) and not messages[turn].get("tool_calls") else None
@@ -332,11 +333,11 @@ class Template:
 
 
 class Places:
-    """Where a text has the parts of messages. `parts`: (message, kind, text) of each; `found`: {number of a
-    part: its places}; `runs`: the first places as (begin, end, message, last part), joined within a message."""
+    """Where a text has the parts of messages. `parts`: (message, kind, text) of each; `kinds`: those that were
+    framed; `found`: {number of a part: its places}; `runs`: the first places as (begin, end, message, last part), joined within a message."""
 
-    def __init__(self, parts, framed):
-        self.parts, self.found, self.runs = parts, {}, []
+    def __init__(self, parts, kinds, framed):
+        self.parts, self.kinds, self.found, self.runs = parts, kinds, {}, []
         opened, at, length = {}, 0, 0
         for mark in FRAME.finditer(framed):
             length += mark.start() - at
@@ -353,9 +354,10 @@ class Places:
             self.runs.append((begin, end, owner, number))
 
     def lost(self, message):
-        """The kinds of a message's parts of which the text lacks one."""
+        """The kinds of a message's parts of which the text lacks one. An id may be written in place of a name."""
         there = {self.parts[number] for number in self.found}
-        return {part[1] for part in self.parts if part[0] == message and part not in there}
+        lost = {part[1] for part in self.parts if part[0] == message and part[1] in self.kinds and part not in there}
+        return lost - {"name"} if any(part[:2] == (message, "id") for part in there) else lost
 
 
 def quoted_numbers(value):
@@ -368,14 +370,14 @@ def quoted_numbers(value):
 
 
 def frame(message, i, kinds, parts):
-    """The message with private-use characters around its parts of these kinds, which are added to `parts`."""
+    """The message with private-use characters around its parts of these kinds. All parts are added to `parts`."""
     def marked(kind, text, body):
         parts.append((i, kind, body))
         start = FIRST + 2 * (len(parts) - 1)
-        return text.replace(body, chr(start) + body + chr(start + 1), 1) if len(parts) <= PARTS_MAX else text
+        return text.replace(body, chr(start) + body + chr(start + 1), 1) if kind in kinds and len(parts) <= PARTS_MAX else text
 
     def around(kind, text):
-        return marked(kind, text, text.strip()) if kind in kinds and isinstance(text, str) and text.strip() else text
+        return marked(kind, text, text.strip()) if isinstance(text, str) and text.strip() else text
 
     def content(text):
         head, end, core = text.rpartition("</think>") if message["role"] == "assistant" else ("", "", text)
@@ -387,7 +389,7 @@ def frame(message, i, kinds, parts):
             return {key: argument(part) for key, part in value.items()}
         if isinstance(value, list):
             return [argument(part) for part in value]
-        if "number" in kinds and type(value) in (int, float):
+        if type(value) in (int, float):
             shown = marked("number", str(value), str(value))
             value = type("Number", (type(value),), {"__repr__": lambda _: shown})(value)
         return around("argument", value)

@@ -317,8 +317,6 @@ def losses(message, i, text, places):
     if "words" in lost or "content" in printed:
         yield "words"
     names = [str(call.get("function", call).get("name")) for call in calls]
-    if "id" not in lost and any("id" in call for call in calls):
-        lost.discard("name")  # an id may be written in place of a name
     if lost & {"name", "argument"} or "tool_calls" in printed or any(name not in text for name in names):
         yield "calls"
     yield from (f"'{key}'" for key in printed - {"content", "tool_calls"})

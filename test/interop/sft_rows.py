@@ -243,6 +243,14 @@ RENDERED = {
     "a last turn without id and end": (LAST_OPEN, {"messages": [*called({"function": CALL}, id="abc", content=None)["messages"], *CALLED[2:]]},
                                        "<|user|>Add<|im_end|>\n<|assistant|>[[[add {\"a\": 1} #abc]<|im_end|>\n]]<|tool|>Three<|im_end|>\n<|assistant|>[[It is 3.<|im_end|>]]",
                                        ["answers end with '<|im_end|>', the first token after them"]),
+    "ids that are compared": (HEAD + "{% if m.tool_call_id and m.tool_call_id != messages[loop.index0 - 1].tool_calls[0].id %}{{ raise_exception('id') }}{% endif %}" +
+                              "<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.id }} {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}<|end|>{% endfor %}" + ASK,
+                              {"messages": [*called({"function": {"name": "add", "arguments": {"a": "1", "b": True}}}, id="abc")["messages"],
+                                            {**CALLED[2], "tool_call_id": "abc"}, CALLED[3]]},
+                              "<|user|>Add<|end|><|assistant|>[[abc add {\"a\": \"1\", \"b\": true}<|end|>]]<|tool|>Three<|end|><|assistant|>[[It is 3.<|end|>]]", []),
+    "calls whose end depends on what follows": (HEAD + "<|{{ m.role }}|>{{ m.content }}{% set last = loop.last %}{% for c in m.tool_calls or [] %}[{{ c.function.name }} "
+                                                "{{ c.function.arguments | tojson }}{{ ']' if last else ')' }}{% endfor %}{% endfor %}" + ASK,
+                                                {"messages": [*called({"function": CALL})["messages"], *CALLED[2:]]}, "the end of the calls of message 1 is not found", []),
     "a result before a text": (INSIDE, {"messages": [*called({"function": CALL}, content="Look.")["messages"], *CALLED[2:]]},
                                "<|user|>Add<|im_end|><|assistant|>[[<|start|>add {\"a\": 1}<|stop|>]]<|sep|>add: Three<|sep|>[[Look.<|im_end|>]]<|assistant|>[[It is 3.<|im_end|>]]", []),
     "a prompt with another header": (OTHER_PROMPT, thinking("thinking"), "<|start|><|user|>Hi<|end|><|start|><|assistant|><t>[[Why not.</t>Yo<|end|>]]"
