@@ -202,7 +202,7 @@ class Template:
 
     def owned(self, marked, places, turns):
         """The marked spans with the message of each: the first one whose text ends after the span's beginning or, if this is no
-        answer, the last answer before it, whose end the template marks apart."""
+        answer, the last answer before it, whose end the template marks apart, or all of it."""
         if places is None:
             return [(turn, *span) for turn, span in zip(turns, marked)] if len(marked) == len(turns) else \
                 [(turns[-1] if turns else 0, *span) for span in marked]
@@ -210,7 +210,7 @@ class Template:
 
         def owner(begin):
             after = next((i for end, i in ends if end > begin), None)
-            before = [i for end, i in ends if end <= begin and i in turns]
+            before = [i for i in turns if after is None or i < after]  # also those whose place is not known
             if after in turns or (after is not None and not before):
                 return after
             return before[-1] if before else turns[-1] if turns else 0

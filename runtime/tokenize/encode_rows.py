@@ -166,8 +166,10 @@ class Rows:
             first = template.whole(text, len(os.path.commonprefix([text, template.try_render(given, rest, prompt=True) or ""])))
             spans = [(owner, max(begin, first), end) for owner, begin, end in spans]
         empty = {i for i in counted if not any(messages[i].get(key) for key in ("content", "tool_calls", *THOUGHTS))}
-        if not is_full and (empty or counted - {owner for owner, _, _ in spans}):
+        if not is_full and empty:
             told.add("an answer is empty")
+        if not is_full and counted - empty - {owner for owner, _, _ in spans}:
+            told.add("an answer does not count, since the chat template does not mark it or writes nothing of it")
         encoding = self.encode(text)
         tokens = encoding.ids
         if len(tokens) > 1 and tokens[0] == tokens[1] == self.ids["bos_token"]:
@@ -291,7 +293,7 @@ def render_whole(template, messages, rest, counted, is_full, told):
             else:
                 text, places, spans = template.answers(form, kwargs, notes)
         except Refused as refusal:
-            error = error or refusal
+            error = error or (refusal if first is None else None)
             continue
         lost = [(i, what) for i, message in enumerate(form) for what in losses(message, i, text, places)]
         first = first or (text, spans, notes, lost, form, kwargs)

@@ -251,6 +251,12 @@ RENDERED = {
     "calls whose end depends on what follows": (HEAD + "<|{{ m.role }}|>{{ m.content }}{% set last = loop.last %}{% for c in m.tool_calls or [] %}[{{ c.function.name }} "
                                                 "{{ c.function.arguments | tojson }}{{ ']' if last else ')' }}{% endfor %}{% endfor %}" + ASK,
                                                 {"messages": [*called({"function": CALL})["messages"], *CALLED[2:]]}, "the end of the calls of message 1 is not found", []),
+    "a marked call that cannot be framed": (HEAD + "<|{{ m.role }}|>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+                                            "{{ c.function.name | length }} {{ c.function.name }}{% endfor %}<|end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+                                            {"messages": [*called({"function": CALL})["messages"], *CALLED[2:]]},
+                                            "<|user|>Add<|assistant|>[[3 add<|end|>]]<|tool|>Three<|assistant|>[[It is 3.<|end|>]]", []),
+    "an answer that is not marked": (HEAD + "<|{{ m.role }}|>{% if loop.last %}{% generation %}{{ m.content }}<|end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+                                     {"messages": TWO + TWO}, "<|user|>Hi<|assistant|>Yo<|user|>Hi<|assistant|>[[Yo<|end|>]]", ["an answer does not count"]),
     "a result before a text": (INSIDE, {"messages": [*called({"function": CALL}, content="Look.")["messages"], *CALLED[2:]]},
                                "<|user|>Add<|im_end|><|assistant|>[[<|start|>add {\"a\": 1}<|stop|>]]<|sep|>add: Three<|sep|>[[Look.<|im_end|>]]<|assistant|>[[It is 3.<|im_end|>]]", []),
     "a prompt with another header": (OTHER_PROMPT, thinking("thinking"), "<|start|><|user|>Hi<|end|><|start|><|assistant|><t>[[Why not.</t>Yo<|end|>]]"
