@@ -354,10 +354,11 @@ class Places:
             self.runs.append((begin, end, owner, number))
 
     def lost(self, message):
-        """The kinds of a message's parts of which the text lacks one. An id may be written in place of a name."""
+        """The kinds of a message's parts of which the text lacks one. An id that has the name may be written in place of it."""
         there = {self.parts[number] for number in self.found}
-        lost = {part[1] for part in self.parts if part[0] == message and part[1] in self.kinds and part not in there}
-        return lost - {"name"} if any(part[:2] == (message, "id") for part in there) else lost
+        lost = [part for part in self.parts if part[0] == message and part[1] in self.kinds and part not in there]
+        ids = [text for i, kind, text in there if i == message and kind == "id"]
+        return {kind for _, kind, text in lost if kind != "name" or not any(text in own for own in ids)}
 
 
 def quoted_numbers(value):

@@ -285,6 +285,7 @@ RENDERED = {
                                 "<|user|>Add<|assistant|>[[<|start|>add<|sep|>{\"a\": 1}<|stop|><|start|>add<|sep|>{}<|stop|><|im_end|>]]<|system|>Three<|end|>"
                                 "[[It is 3.<|im_end|>]]", []),
     "calls by id": (BY_ID, called({"function": CALL}, id="functions.add:0"), "<|user|>Add<|end|><|assistant|>[[functions.add:0 {\"a\": 1}<|end|>]]", []),
+    "calls by an id without the name": (BY_ID, called({"function": CALL}, id="abc"), "leaves out or distorts the calls of message 1, which would count in the loss", []),
     "calls without function": (OPEN_CALLS, called(CALL, content=None, index=0), "<|user|>Add<|end|><|assistant|>[[[add {\"a\": 1}]<|end|>]]", ["'index' of a call"]),
     "calls as JSON": (OPEN_CALLS, {"messages": [CALLED[0], {**CALLED[1], "tool_calls": json.dumps(CALLED[1]["tool_calls"])}]},
                       "<|user|>Add<|end|><|assistant|>[[[add {\"a\": 1}]<|end|>]]", []),
