@@ -17,9 +17,13 @@ FAMILIES = [
 ]
 # Private-use characters around the text that a template marks as generated. A line that contains them is refused.
 OPEN, CLOSE = "\U000f5a01", "\U000f5a02"
-# Message i is put between the private-use characters FIRST + 2 i and FIRST + 2 i + 1, to see where a template writes it.
-FIRST, MESSAGES = 0xFD000, 6000
-FRAME = re.compile(f"[{chr(FIRST)}-{chr(FIRST + 2 * MESSAGES - 1)}]")
+# Part n of a conversation is put between the private-use characters FIRST + 2 n and FIRST + 2 n + 1, to see where a template
+# writes it. NUMBER is put around a number in JSON.
+FIRST, PARTS_MAX, NUMBER = 0xFD000, 30000, "\U000f5a03"
+FRAME = re.compile(f"[{chr(FIRST)}-{chr(FIRST + 2 * PARTS_MAX - 1)}]")
+# Kinds of parts that are framed. A template may not take a framed id, or write arguments by Python's repr.
+FRAMED = [{"words", "thoughts", "name", "argument", "number", "id"}, {"words", "thoughts", "name", "argument", "number"},
+          {"words", "thoughts", "name"}, {"words", "name"}, {"words"}]
 # Known ways out of a sandbox: each prints a hidden attribute of `it` if jinja2 lets it. The filter `run` calls `it.run`.
 ESCAPES = ["{{ it._hidden }}", "{{ it['_hidden'] }}", "{{ it|attr('_hidden') }}", "{{ [it]|map(attribute='_hidden')|first }}",
            "{{ '{0._hidden}'.format(it) }}", "{{ '{a._hidden}'.format_map({'a': it}) }}", "{{ '{0._hidden}'|attr('format')(it) }}",
@@ -84,7 +88,8 @@ class Template:
             raise Refused(f"the chat template refuses it: {message}")
 
         def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-            return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+            text = json.dumps(quoted_numbers(value), ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+            return text.replace(f'"{NUMBER}', "").replace(f'{NUMBER}"', "")
 
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
                                                                    extensions=[Generation, "jinja2.ext.loopcontrols"])
@@ -119,21 +124,26 @@ class Template:
             return None
 
     def answers(self, messages, rest, told):
-        """Returns the text of a conversation, {message: (begin, end)} where its own text is, and the spans (message, begin,
-        end) of what the assistant generates. What is lost of the conversation is added to `told`."""
+        """Returns the text of a conversation, the places of its parts, and the spans (message, begin, end) of what the assistant
+        generates. What is lost of the conversation is added to `told`."""
         text, marked = unmarked(self.render(messages, rest))
         places = self.places(text, messages, rest)
         turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         ways = [lambda: self.owned(marked, places, turns)] if self.marks else [
-            lambda: self.by_family(text, messages, rest, turns), lambda: self.by_places(text, messages, rest, turns, places)]
+            lambda: self.by_family(text, messages, rest, turns), lambda: self.by_places(text, messages, rest, places)]
         reason = None
         for way in ways:
             spans = way()
-            reason = reason if spans is None else self.fault(text, messages, places, spans)
-            if spans is not None and reason is None:
-                if not self.marks and way is ways[-1]:
-                    told.add("the chat template does not mark answers; they are found by the places of their texts")
-                return self.stopped(text, messages, rest, places, spans, told)
+            if spans is None:
+                continue
+            notes = set() if self.marks or way is not ways[-1] else {
+                "the chat template does not mark answers; they are found by the places of their texts"}
+            whole, spans = self.stopped(text, messages, rest, places, spans, notes)
+            fault = self.fault(messages, places, spans)
+            if fault is None:
+                told |= notes
+                return whole, places, spans
+            reason = fault
         raise Refused(reason or "the chat template does not mark what is generated, and writes the messages in another form than "
                       "they have; name a template with {% generation %} by --template=FILE")
 
@@ -159,61 +169,48 @@ class Template:
         return {(key, what) for value, what in wraps for key in dict.keys(value) - value._read - own[what]}
 
     def places(self, text, messages, rest):
-        """Where each message's own text is, or the names of its calls or, if the template does not write these, their ids;
-        None if the template changes the texts. The text before `</think>` is left out, because templates drop it from
-        earlier turns."""
-        found = self.framed(text, messages, rest, ["name"])
-        if found is not None and any(message.get("tool_calls") and i not in found for i, message in enumerate(messages)):
-            return self.framed(text, messages, rest, ["name", "id"]) or found
-        return found
-
-    def framed(self, text, messages, rest, keys):
-        if len(messages) > MESSAGES or FRAME.search(text):
+        """Where the parts of the messages are; None if the template changes their texts."""
+        if FRAME.search(text):
             return None
-        frames = [frame(message, i, keys) for i, message in enumerate(messages)]
-        framed = self.try_render(frames, rest)
-        # A template may write the name of a call again with its result.
-        left = [len(FRAME.findall(json.dumps(message, ensure_ascii=False))) for message in frames]
-        places, at, length = {}, 0, 0
-        for found in FRAME.finditer(framed or ""):
-            length += found.start() - at
-            at = found.end()
-            i = (ord(found[0]) - FIRST) // 2
-            left[i] -= 1
-            if left[i] >= 0:
-                places[i] = (places.get(i, (length,))[0], length)
-        return places if framed is not None and FRAME.sub("", framed) == text else None
+        for kinds in FRAMED:
+            parts = []
+            frames = [frame(message, i, kinds, parts) for i, message in enumerate(messages)]
+            framed = self.try_render(frames, rest) if len(parts) <= PARTS_MAX else None
+            if framed is not None and FRAME.sub("", framed) == text:
+                return Places(parts, kinds, framed)
+        return None
 
     def whole(self, text, at):
         """The place itself, or the beginning of the added token that it is in."""
         found = next((found for found in self.added.finditer(text, max(0, at - 100), at + 100) if found.start() < at < found.end()), None)
         return found.start() if found else at
 
-    def fault(self, text, messages, places, spans):
-        """Why these spans are not what the assistant generates. None if they are, or if nothing is known of the places."""
-        for i, (begin, end) in (places or {}).items():
-            inside = [owner for owner, first, last in spans if first < end and begin < last]
-            if messages[i]["role"] != "assistant" and inside:
-                return f"the text of message {i} of role '{messages[i]['role']}' is in what the chat template generates"
-            own = [text[first:last] for _, first, last in spans if first <= begin and end <= last]
-            needed = [*leaves(messages[i].get("tool_calls")), words(messages[i]).rpartition("</think>")[2].strip()]
-            whole = own and all(any(leaf in part for part in own) for leaf in needed if leaf in text)
-            if messages[i]["role"] == "assistant" and not self.marks and not whole:
-                return (f"what the chat template generates is not the text of message {i}; name a template with "
-                        "{% generation %} by --template=FILE")
+    def fault(self, messages, places, spans):
+        """Why these spans are not what the assistant generates: they lack a part of an answer that the text has, or have one of
+        another message. None if they are, or if nothing is known of the places."""
+        for number, found in places.found.items() if places else ():
+            i = places.parts[number][0]
+            is_answer = messages[i]["role"] == "assistant"
+            for begin, end in found[:1] if is_answer else found:
+                owners = [owner for owner, first, last in spans if first < end and begin < last]
+                if owners and not is_answer:
+                    return f"the text of message {i} of role '{messages[i]['role']}' is in what the chat template generates"
+                if is_answer and not self.marks and (set(owners) != {i} or not any(first <= begin and end <= last for _, first, last in spans)):
+                    return (f"what the chat template generates is not the text of message {i}; name a template with "
+                            "{% generation %} by --template=FILE")
         return None
 
     def owned(self, marked, places, turns):
         """The marked spans with the message of each: the first one whose text ends after the span's beginning or, if this is no
-        answer, the last answer before it, whose end the template marks apart."""
+        answer, the last answer before it, whose end the template marks apart, or all of it."""
         if places is None:
             return [(turn, *span) for turn, span in zip(turns, marked)] if len(marked) == len(turns) else \
                 [(turns[-1] if turns else 0, *span) for span in marked]
-        ends = sorted((end, i) for i, (_, end) in places.items())
+        ends = sorted((end, i) for _, end, i, _ in places.runs)
 
         def owner(begin):
             after = next((i for end, i in ends if end > begin), None)
-            before = [i for end, i in ends if end <= begin and i in turns]
+            before = [i for i in turns if after is None or i < after]  # also those whose place is not known
             if after in turns or (after is not None and not before):
                 return after
             return before[-1] if before else turns[-1] if turns else 0
@@ -243,35 +240,58 @@ class Template:
             at = text.find(start, end)
         return [(turn, *span) for turn, span in zip(turns, spans)] if len(spans) == len(turns) else None
 
-    def by_places(self, text, messages, rest, turns, places):
+    def by_places(self, text, messages, rest, places):
         """For templates that write earlier turns in another form than the last one: from the end of the header before an
-        answer's own text to what ends the answer if it is the last one."""
-        if not places:
+        answer's own text to what ends the answer if it is the last one. What comes after another message's text has no header."""
+        if not places or not places.found:
             return None
-        order, spans, end_token = sorted(places, key=places.get), [], self.tokens.get("eos_token")
-        for turn in (turn for turn in turns if turn in places):
-            rank = order.index(turn)
-            before = places[order[rank - 1]][1] if rank > 0 else 0
-            after = places[order[rank + 1]][0] if rank + 1 < len(order) else len(text)
-            begin = self.after_header(text, messages[:turn], rest, before, places[turn][0])
-            begin -= len(re.search(r"(<[^<>\s]{0,30})?$", text[before:begin])[0])  # a tag that begins as another one in a prompt
-            last = self.try_render(messages[:turn + 1], rest)
-            own = self.places(last, messages[:turn + 1], rest) if last else None
-            gap = text[places[turn][1]:after]
-            tail = os.path.commonprefix([gap, last[own[turn][1]:]]) if own and turn in own else ""
-            end = self.whole(text, places[turn][1] + len(tail))
-            own = max([0, *(at + len(leaf) for leaf in leaves(messages[turn].get("tool_calls")) if (at := gap.rfind(leaf)) >= 0)])
-            if messages[turn].get("tool_calls") and end_token and end_token not in tail[own:] and end_token in gap[own:]:
-                # A template may leave out a last message that is a call, or write it in another form.
-                spans.append((turn, self.whole(text, begin), places[turn][1] + gap.index(end_token, own) + len(end_token)))
+        spans, end_token = [], self.tokens.get("eos_token")
+        begins = sorted(begin for found in places.found.values() for begin, _ in found)
+        for rank, (first, end, turn, part) in enumerate(places.runs):
+            if messages[turn]["role"] != "assistant":
                 continue
-            stop = tail.find(end_token, own) + len(end_token) if end_token and end_token in tail[own:] else \
+            before = places.runs[rank - 1][1] if rank > 0 else 0
+            after = next((begin for begin in begins if begin >= end), len(text))
+            is_first = all(owner != turn for owner, _, _ in spans)
+            begin = self.after_header(text, messages[:turn], rest, before, first) if is_first else first
+            last = self.try_render(messages[:turn + 1], rest)
+            tail, is_whole = self.tail(text[end:after], messages[:turn + 1], part, rest, last)
+            if tail is None or not is_whole and not self.ends.search(tail):
+                longer = self.tail_before_others(text[end:after], messages[:turn + 2], part, rest)
+                tail = longer if tail is None or longer is not None and self.ends.search(longer) else tail
+                if places.parts[part][1] not in ("words", "thoughts") and not self.added.search(tail or ""):
+                    raise Refused(f"the end of the calls of message {turn} is not found: the chat template writes another one if other messages "
+                                  "follow; name a template with {% generation %} by --template=FILE")
+            tail = tail or ""
+            stop = tail.find(end_token) + len(end_token) if end_token and end_token in tail else \
                 found.end() if (found := self.ends.match(tail)) and not messages[turn].get("tool_calls") else None
+            limit = self.whole(text, end + len(tail))
             if stop and self.try_render(messages[:turn + 1], rest, prompt=True) == last:  # the end may have a prompt's header
-                at = places[turn][1] + stop
-                end = at + len(text[at:end]) - len(text[at:end].lstrip())
-            spans.append((turn, self.whole(text, begin), end))
+                limit -= len(text[end + stop:limit].lstrip())
+            spans.append((turn, self.whole(text, begin), limit))
         return spans
+
+    def tail(self, text, messages, part, rest, rendered):
+        """What a text behind a part has in common with another text of the messages, and whether that ends there; None if that does
+        not have the part."""
+        places = self.places(rendered, messages, rest) if rendered else None
+        if places is None or part not in places.found:
+            return None, False
+        other = rendered[places.found[part][0][1]:]
+        same = os.path.commonprefix([text, other])
+        return same, not other[len(same):].strip()
+
+    def tail_before_others(self, text, messages, part, rest):
+        """For templates that write a last turn in another form: what follows a part before a message of any role, up to a token
+        that ends an answer. The last of the messages is the one that follows in the text."""
+        for role in ("user", "tool"):
+            other = [*messages[:-1], {"role": role, "content": "?"}]
+            tail = self.tail(text, other, part, rest, self.try_render(other, rest))[0] if role != messages[-1]["role"] else None
+            if tail is not None:
+                end = self.tokens.get("eos_token") or ""
+                at = tail.find(end) + len(end) if end and end in tail else found.end() if (found := self.ends.search(tail)) else len(tail)
+                return tail[:at + len(tail[at:]) - len(tail[at:].lstrip())]
+        return None
 
     def after_header(self, text, before, rest, first, last):
         """The end of the header of the assistant's turn between two places: where the text and the prompt for an answer become
@@ -281,70 +301,112 @@ class Template:
         plain, prompt = self.try_render(shown, rest) or "", self.try_render(shown, rest, prompt=True) or ""
         same, shared = len(os.path.commonprefix([text, prompt])), len(os.path.commonprefix([plain, prompt]))
         header = prompt[shared:]
-        if before and first < same <= last:  # a few characters of a header are another text that begins as it does, such as '<'
-            return same if same - shared > len(header) // 3 else min(same, max(shared, first))
+        if same < len(prompt):  # a tag of the prompt, such as '<think>', may begin as the answer does
+            same = max([found.start() for found in re.finditer(r"[<\[](?=[^<>\[\]]*$)", text[:same]) if found.start() >= shared], default=same)
         sizes = range(len(header), len(header) // 3, -1)
-        return next((at + size for size in sizes if (at := text.rfind(header[:size], first, last)) >= 0), last)
+        found = next((at + size for size in sizes if (at := text.rfind(header[:size], first, last)) >= 0), None)
+        if before and first < same <= last:  # a few characters of a header are another text that begins as it does, such as '<'
+            return same if same - shared > len(header) // 3 else found or min(same, max(shared, first))
+        return last if found is None else found
 
     def stopped(self, text, messages, rest, places, spans, told):
-        """Returns the text, the places and the spans, in which each answer ends with a special token: its own, or else the
-        next turn's first one, as in TRL's template for GLM."""
+        """Returns the text and the spans, in which each answer ends with a special token: its own, or else the next turn's first
+        one, as in TRL's template for GLM."""
         out, last = [], {owner: i for i, (owner, _, _) in enumerate(spans)}  # the last of several spans ends an answer
         for i, (owner, begin, end) in enumerate(spans):
-            own = text[max(begin, places[owner][1] if places and owner in places else begin):end]
-            if i == last[owner] and not self.ends.search(own):
+            own = max([begin, *(place for _, place, turn, _ in places.runs if turn == owner and place <= end)]) if places else begin
+            if i == last[owner] and not self.ends.search(text[own:end]):
                 if text[end:].strip() == "":
                     more = [*messages, {"role": "user", "content": "?"}]
                     after = self.try_render(more, rest) or ""
-                    follows = self.ends.match(after, (self.places(after, more, rest) or {}).get(owner, (0, 0))[1] or len(after))
+                    there = self.places(after, more, rest)
+                    follows = self.ends.match(after, max([place for _, place, turn, _ in there.runs if turn == owner], default=0)) if there else None
                     text = text[:end] + follows[0] if follows else text
-                    end = len(text) if follows else end  # `after` may lack thoughts that `text` has
-                elif follows := self.ends.match(text, end):
-                    end = follows.end()
-                told.add(f"answers end with '{follows[0].strip()}', which begins the next turn: generation must stop at it"
+                else:
+                    follows = self.ends.match(text, end)
+                end += len(follows[0]) if follows else 0
+                told.add(f"answers end with '{follows[0].strip()}', the first token after them: generation must stop at it"
                          if follows else "answers end without a token that counts, so a model does not learn to stop; name another "
                          "template by --template=FILE")
             out.append((owner, begin, end))
-        return text, places, out
+        return text, out
 
 
-def words(message):
-    content = message.get("content") or ""
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+class Places:
+    """Where a text has the parts of messages. `parts`: (message, kind, text) of each; `kinds`: those that were
+    framed; `found`: {number of a part: its places}; `runs`: the first places as (begin, end, message, last part), joined within a message."""
+
+    def __init__(self, parts, kinds, framed):
+        self.parts, self.kinds, self.found, self.runs = parts, kinds, {}, []
+        opened, at, length = {}, 0, 0
+        for mark in FRAME.finditer(framed):
+            length += mark.start() - at
+            at = mark.end()
+            number, is_end = divmod(ord(mark[0]) - FIRST, 2)
+            if not is_end:
+                opened[number] = length
+            elif number in opened:
+                self.found.setdefault(number, []).append((opened.pop(number), length))
+        for (begin, end), number in sorted((found[0], number) for number, found in self.found.items()):
+            owner = self.parts[number][0]
+            if self.runs and self.runs[-1][2] == owner:
+                begin = self.runs.pop()[0]
+            self.runs.append((begin, end, owner, number))
+
+    def lost(self, message):
+        """The kinds of a message's parts of which the text lacks one. An id that has the name may be written in place of it."""
+        there = {self.parts[number] for number in self.found}
+        lost = [part for part in self.parts if part[0] == message and part[1] in self.kinds and part not in there]
+        ids = [text for i, kind, text in there if i == message and kind == "id"]
+        return {kind for _, kind, text in lost if kind != "name" or not any(text in own for own in ids)}
 
 
-def leaves(value):
-    """The texts and numbers in the arguments of calls, as a template writes them in JSON or alone."""
-    if isinstance(value, (list, dict)):
-        inner = value.get("arguments", value.get("function")) if isinstance(value, dict) and not {"arguments", "function"}.isdisjoint(value) else value
-        parts = [inner] if inner is not value else value.values() if isinstance(value, dict) else value
-        return [leaf for part in parts for leaf in leaves(part)]
-    return [] if value in (None, "") or isinstance(value, bool) else [value, json.dumps(value, ensure_ascii=False)[1:-1]] if isinstance(value, str) else [json.dumps(value)]
+def quoted_numbers(value):
+    """The value with framed numbers as texts, which JSON keeps."""
+    if isinstance(value, dict):
+        return {key: quoted_numbers(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [quoted_numbers(part) for part in value]
+    return NUMBER + repr(value) + NUMBER if type(value).__name__ == "Number" else value
 
 
-def frame(message, number, keys):
-    """The message with private-use characters around its own text and the `keys` of its calls."""
-    start, stop = chr(FIRST + 2 * number), chr(FIRST + 2 * number + 1)
+def frame(message, i, kinds, parts):
+    """The message with private-use characters around its parts of these kinds. All parts are added to `parts`."""
+    def marked(kind, text, body):
+        parts.append((i, kind, body))
+        start = FIRST + 2 * (len(parts) - 1)
+        return text.replace(body, chr(start) + body + chr(start + 1), 1) if kind in kinds and len(parts) <= PARTS_MAX else text
 
-    def around(text):
-        head, think, core = text.rpartition("</think>")
-        body = core.strip()
-        at = core.index(body)
-        return head + think + core[:at] + start + body + stop + core[at + len(body):] if body else text
+    def around(kind, text):
+        return marked(kind, text, text.strip()) if isinstance(text, str) and text.strip() else text
+
+    def content(text):
+        head, end, core = text.rpartition("</think>") if message["role"] == "assistant" else ("", "", text)
+        before, begin, thoughts = head.rpartition("<think>")
+        return around("words", before) + begin + around("thoughts", thoughts) + end + around("words", core)
+
+    def argument(value):
+        if isinstance(value, dict):
+            return {key: argument(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [argument(part) for part in value]
+        if type(value) in (int, float):
+            shown = marked("number", str(value), str(value))
+            value = type("Number", (type(value),), {"__repr__": lambda _: shown})(value)
+        return around("argument", value)
+
+    def called(call):
+        change = {"function": called, "arguments": argument, **{key: lambda text, key=key: around(key, text) for key in ("name", "id")}}
+        return {key: change[key](value) if key in change and (key != "function" or isinstance(value, dict)) else value for key, value in call.items()}
 
     out = dict(message)
-    content = message.get("content")
-    if isinstance(content, str):
-        out["content"] = around(content)
-    elif isinstance(content, list):
-        out["content"] = [{**part, "text": around(part["text"])} for part in content]
-
-    def named(call):
-        function = {"function": named(call["function"])} if isinstance(call.get("function"), dict) else {}
-        return {**call, **{key: around(call[key]) for key in keys if isinstance(call.get(key), str)}, **function}
-
+    if isinstance(message.get("content"), str):
+        out["content"] = content(message["content"])
+    elif isinstance(message.get("content"), list):
+        out["content"] = [{**part, "text": content(part["text"])} for part in message["content"]]
+    out.update({key: around("thoughts", message[key]) for key in THOUGHTS if key in message and message[key] == message.get("reasoning_content")})
     if message.get("tool_calls"):
-        out["tool_calls"] = [named(call) if isinstance(call, dict) else call for call in message["tool_calls"]]
+        out["tool_calls"] = [called(call) if isinstance(call, dict) else call for call in message["tool_calls"]]
     return out
 
 

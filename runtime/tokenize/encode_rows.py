@@ -165,8 +165,11 @@ class Rows:
             given = [message for message, origin in zip(messages, origins) if origin < example["given"]]
             first = template.whole(text, len(os.path.commonprefix([text, template.try_render(given, rest, prompt=True) or ""])))
             spans = [(owner, max(begin, first), end) for owner, begin, end in spans]
-        if not is_full and counted - {owner for owner, _, _ in spans}:
+        empty = {i for i in counted if not any(messages[i].get(key) for key in ("content", "tool_calls", *THOUGHTS))}
+        if not is_full and empty:
             told.add("an answer is empty")
+        if not is_full and counted - empty - {owner for owner, _, _ in spans}:
+            told.add("an answer does not count, since the chat template does not mark it or writes nothing of it")
         encoding = self.encode(text)
         tokens = encoding.ids
         if len(tokens) > 1 and tokens[0] == tokens[1] == self.ids["bos_token"]:
@@ -292,7 +295,7 @@ def render_whole(template, messages, rest, counted, is_full, told):
         except Refused as refusal:
             error = error or (refusal if first is None else None)
             continue
-        lost = [(i, what) for i, message in enumerate(form) for what in losses(message, text, places is None or i in places)]
+        lost = [(i, what) for i, message in enumerate(form) for what in losses(message, i, text, places)]
         first = first or (text, spans, notes, lost, form, kwargs)
         if all(what == "thoughts" for _, what in lost):
             first = text, spans, notes, lost, form, kwargs
@@ -303,25 +306,25 @@ def render_whole(template, messages, rest, counted, is_full, told):
     told |= {f"'{key}' of {what} is ignored: the chat template does not read it" for key, what in template.unread(form, kwargs)}
     for i, what in lost:
         if i in counted and what != "thoughts":
-            raise error or Refused(f"the chat template leaves out or distorts the {what} of message {i}, which would count in the loss")
+            raise (error if what != "calls" else None) or Refused(f"the chat template leaves out or distorts the {what} of message {i}, which would count in the loss")
         told.add(f"the {what} of a message of role '{messages[i]['role']}' are not in the text that the chat template renders")
     told |= notes
     return text, spans
 
 
-def losses(message, text, is_there):
-    """What a rendered text lacks of a message, or has in a form in which Python writes it."""
-    calls, own = message.get("tool_calls") or [], words(message).strip()
+def losses(message, i, text, places):
+    """What a rendered text lacks of message i, or has in a form in which Python writes it."""
+    calls, lost = message.get("tool_calls") or [], places.lost(i) if places else set()
     printed = {key for key, value in message.items() if is_distorted(value, text)}
-    if own and (own not in text if calls else not is_there) or "content" in printed:
+    if "words" in lost or "content" in printed:
         yield "words"
-    if calls and not is_there or "tool_calls" in printed or any(str(call.get("function", call).get("name")) not in text for call in calls):
+    names = [str(call.get("function", call).get("name")) for call in calls]
+    if lost & {"name", "argument"} or "tool_calls" in printed or any(name not in text for name in names):
         yield "calls"
     yield from (f"'{key}'" for key in printed - {"content", "tool_calls"})
-    before = words(message).partition("</think>")
-    thoughts = [message.get("reasoning_content", ""), before[0].rpartition("<think>")[2] if before[1] else ""]
-    if message["role"] == "assistant" and any(thought.strip() not in text for thought in thoughts):
-        yield "thoughts" if own or calls else "words"
+    if message["role"] == "assistant" and ("thoughts" in lost or message.get("reasoning_content", "").strip() not in text):
+        has_words = any(part[:2] == (i, "words") for part in places.parts) if places else message.get("content")
+        yield "thoughts" if calls or has_words else "words"
 
 
 def is_distorted(value, text, key=None):
@@ -402,8 +405,8 @@ def serve_texts(source, out, tokenizer, maker):
                                 tokenizer.decode_batch([value], skip_special_tokens=False)[0] for value in values])
 
 
-def value_of(value):
-    """What JSON has no form for: bytes of a text, as Spark writes it, dates, and bytes that are no text."""
+def plain(value):
+    """A value of a table that JSON does not have. Texts may be bytes there; bytes that are no text cannot be taken for one."""
     try:
         return value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError:
@@ -417,7 +420,7 @@ def serve_table(source, out, path):
     answer_json(out, b"H", {})
     for batch in pyarrow.parquet.ParquetFile(path).iter_batches(128):
         read_request(source)
-        answer_json(out, b"S", [json.dumps(row, ensure_ascii=False, default=value_of) for row in batch.to_pylist()])
+        answer_json(out, b"S", [json.dumps(row, ensure_ascii=False, default=plain) for row in batch.to_pylist()])
     read_request(source)
     answer_json(out, b"S", [])
 

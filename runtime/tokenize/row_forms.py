@@ -79,8 +79,8 @@ class Row:
         keys = self.keys(meaning)
         other = next((key for key in keys if self.row[key] != self.row[keys[0]]), None)
         if other:
-            raise Refused(f"'{keys[0]}' and '{other}' can both be its {meaning}; leave one of them out, or name the keys by "
-                          "--prompt-key and --completion-key")
+            raise Refused(f"'{keys[0]}' and '{other}' can both be its {meaning}; leave one of them out" +
+                          (", or name the keys by --prompt-key and --completion-key" if meaning in ("prompt", "completion") else ""))
         self.taken.update(key for key in self.row if key.lower() in KEYS[meaning] and (key in keys or not self.row[key]))
         return self.row[keys[0]] if keys else None
 
@@ -106,7 +106,9 @@ def turns_of(value, what):
     if isinstance(value, str):
         return [{"role": "assistant", "content": value}]
     turns = value if isinstance(value, list) else [value]
-    if not turns or not all(isinstance(turn, dict) for turn in turns):
+    if not turns:
+        raise Refused(f"{what} is empty")
+    if not all(isinstance(turn, dict) for turn in turns):
         raise Refused(f"{what} is not a list of messages")
     return turns
 
@@ -131,11 +133,16 @@ def asked(row):
     return [*turns, {"role": "user", "content": prompt_of(row)}]
 
 
-def between(row):
-    """The text between a prompt and an answer that are texts; None if their names mean turns of a conversation."""
-    names = sorted([(row.key("prompt") or row.key("input") or "").lower(), (row.key("completion") or "completion").lower()])
-    is_turn = any(row.key(meaning) for meaning in ("system", "history")) or str(row.key("chosen")).lower() == "chosen_response"  # Axolotl's
-    joint = None if is_turn else PLAIN.get(" ".join(names))
+def between(row, has_template):
+    """The text between a prompt and an answer that are texts; None if their names mean turns of a conversation. So do keys that
+    only conversations have, also without a value, because all rows of a table have one form."""
+    answer = row.key("completion") or ("chosen_response" if row.key("chosen") == "chosen_response" else "completion")
+    names = sorted([(row.key("prompt") or row.key("input") or "").lower(), answer.lower()])
+    joint = PLAIN.get(" ".join(names))
+    turns = next((key for key in row.row if key.lower() in KEYS["system"] + KEYS["history"] and (row.row[key] or has_template)), None)
+    if joint is not None and turns is not None:
+        row.told.add(f"the row has '{turns}', so its texts are turns of a conversation; in rows without this key they follow each other")
+        return None
     if joint is not None and row.get("prompt") and row.get("input"):
         raise Refused(f"'{row.key('input')}' may be a part of its prompt, and 'prompt' beside an answer is the whole prompt; leave it out, or name "
                       "the keys by --prompt-key and --prompt-template")
@@ -155,8 +162,11 @@ def chat(row, turns, given=0):
     first, is_sharegpt = turns[0].get("role", turns[0].get("from")), "from" in turns[-1]
     if str(first).lower() not in ("system", "developer") and isinstance(row.get("system"), str) and row.get("system"):
         turns, given = [{"role": "system", "content": row.take("system")}, *turns], given + (given > 0)
-    tools = row.take_json("tools")
-    tools = tools and [parse(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
+    tools = [parse(tool, "a tool") if isinstance(tool, str) else tool for tool in row.take_json("tools") or []] or None
+    if not all(isinstance(tool, dict) for tool in tools or []):
+        raise Refused(f"'{row.key('tools')}' is not a list of objects")
+    if any(isinstance(function, dict) and isinstance(function.get("parameters"), str) for tool in tools or [] for function in (tool, tool.get("function"))):
+        row.told.add("'parameters' of a tool are a text, which the template gets as it is; needed is an object")
     if tools and (is_sharegpt or row.key("tools").lower() == "functions"):  # as LLaMA-Factory gives templates functions
         tools = [{"type": "function", "function": tool} if is_bare(tool) else tool for tool in tools]
     rest = {"tools": tools, "documents": row.take_json("documents"), **(row.take_json("kwargs", dict) or {})}
@@ -184,7 +194,7 @@ def named_texts(row, settings):
 
 
 def row_keys(row):
-    return ", ".join(f"'{key}'" for key in row.row) or "none"
+    return ", ".join(f"'{key}'" + (" (null)" if value is None else "") for key, value in row.row.items()) or "none"
 
 
 def example(row, settings, has_template):
@@ -198,7 +208,7 @@ def example(row, settings, has_template):
     asks = "prompt" if row.get("prompt") is not None else "input"
     prompt, completion = row.get(asks), row.get("completion")
     if row.get("messages") or row.get("messages") is not None and completion is None and row.get("text") is None:
-        found = chat(row, turns_of(row.take_json("messages"), "the conversation"))
+        found = chat(row, turns_of(row.take_json("messages") or [], "the conversation"))
     elif isinstance(completion, (list, dict)) or isinstance(completion, str) and isinstance(prompt, list):
         before = turns_of(row.take(asks), "the prompt") if isinstance(prompt, list) else asked(row) if prompt else []
         found = chat(row, before + turns_of(row.take("completion"), "the completion"), len(before))
@@ -215,7 +225,7 @@ def example(row, settings, has_template):
 
 
 def answered(row, answer, has_template):
-    joint = between(row)
+    joint = between(row, has_template)
     if joint is not None:
         return texts(prompt_of(row), answer, joint, begins=joint == "")
     if has_template or row.get("system") or row.get("history"):
@@ -263,7 +273,7 @@ def pair(row, settings, has_template):
         answers = [chosen, rejected]
         if not all([prompt_of(row), *answers]):
             raise Refused("a prompt or an answer of it is empty")
-        if between(row) is not None or not has_template:
+        if between(row, has_template) is not None or not has_template:
             return [answered(row, answer, has_template) for answer in answers]
         before = asked(row)
     chosen, rejected = turns_of(chosen, "'chosen'"), turns_of(rejected, "'rejected'")
@@ -275,7 +285,8 @@ def pair(row, settings, has_template):
     elif chosen[:len(before)] == before == rejected[:len(before)]:
         chosen, rejected = chosen[len(before):], rejected[len(before):]
     if not before or not chosen or not rejected:
-        raise Refused("a prompt or an answer of it is empty")
+        raise Refused("a prompt or an answer of it is empty" if before or prompt is not None else
+                      "it has no prompt, and its answers have no common beginning, which would be the prompt")
     return [chat(row, before + answer, len(before)) for answer in (chosen, rejected)]
 
 
@@ -354,7 +365,8 @@ def text_of(content, where, turn, told):
         part = part if isinstance(part, dict) else {"type": "text", "text": part}
         kind = part.get("type")
         if kind not in PARTS:
-            raise Refused(f"{where} has a part of type '{kind}'; models are trained on text alone")
+            raise Refused(f"{where} has a part of type '{kind}'; " +
+                          ("needed is a message of role 'tool' for a result" if kind == "tool_result" else "models are trained on text alone"))
         told |= {f"'{key}' of a part is ignored" for key, value in part.items() if value is not None and key not in ("type", "train", "weight", *PARTS[kind])}
         if not all(part.get(key) in (None, 1) for key in ("train", "weight")):
             raise Refused(f"a part of {where} has a mask of its own; found a part that does not count, and needed are whole messages")
@@ -413,18 +425,21 @@ def conversation(turns, told, knows):
             if isinstance(message["content"], list) and role != "call":
                 message["content"] = text_of(message["content"], where, message, told)
             refusal = message.pop("refusal", None)
-            if isinstance(refusal, str) and not message["content"]:
+            if refusal and not message["content"] and isinstance(refusal, str):
                 message["content"] = refusal
             elif refusal:
-                told.add("'refusal' of a message is ignored: it has a content")
+                told.add("'refusal' of a message is ignored: it has other content")
             if role == "call":
-                message["tool_calls"], message["content"] = calls_in(message["content"], where, told), None
+                thoughts, end, calls = message["content"].rpartition("</think>") if isinstance(message["content"], str) else ("", "", message["content"])
+                message["tool_calls"], message["content"] = calls_in(calls, where, told), thoughts + end or None
             elif message.get("function_call"):
                 message["tool_calls"] = calls_in(message.pop("function_call"), where, told)
             calls = message.get("tool_calls")
             calls = message["tool_calls"] = parse(calls, f"'tool_calls' of {where}") if isinstance(calls, str) and calls.strip() else calls
             if calls and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
                 raise Refused(f"'tool_calls' of {where} is not a list of calls")
+            if any("arguments" in part and part["arguments"] in (None, "") for call in calls or [] for part in (call, call.get("function")) if isinstance(part, dict)):
+                told.add("a call has arguments that are nothing, which the template gets as they are; needed is an object")
             if role not in ("call", "assistant") and knows(spelled) and not knows(role):
                 role = spelled
             message["role"] = "assistant" if role == "call" else role
@@ -440,7 +455,7 @@ def conversation(turns, told, knows):
                 raise Refused(f"{where} of role '{message['role']}' is empty: it has no content")
             if message["role"] != "assistant" and asks:
                 told.add(f"'{asks[0]}' lets messages of role '{message['role']}' count; only the assistant's count")
-            if role == "call" and messages and messages[-1]["role"] == "assistant" and counts[-1] == mine:
+            if role == "call" and "content" not in message and messages and messages[-1]["role"] == "assistant" and counts[-1] == mine:
                 messages[-1].setdefault("tool_calls", []).extend(message["tool_calls"])  # calls of one turn
                 continue
             messages.append(message)

@@ -246,8 +246,8 @@ def bridge_packs(binaries, place):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(packs), place / "packs.idx.parquet")
         files.append("packs.idx.parquet")
         rows = [CONVERSATIONS["turns"], {"instruction": "a", "output": "b"}] * 600  # columns that a row does not have are null
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": None, "instruction": None, "output": None, **row} for row in rows]),
-                                    place / "rows.parquet")
+        columns = [{"messages": None, "instruction": None, **row, "output": row["output"].encode() if "output" in row else None} for row in rows]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(columns), place / "rows.parquet")  # with texts as bytes, as Spark writes them
         (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         for kind in ("parquet", "jsonl"):
             subprocess.run([binaries / "shardc", "data", "sft", place / f"rows.{kind}", "-o", place / kind, "--length=4096", f"--date={DATE}",

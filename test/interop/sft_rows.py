@@ -166,6 +166,22 @@ BY_ID = HEAD + "<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}
 # As Qwen3's: calls with and without `function`, thoughts, and no name of a message.
 OPEN_CALLS = HEAD + ("<|{{ m.role }}|>{% if m.reasoning_content %}<t>{{ m.reasoning_content }}</t>{% endif %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
                      "{% if c.function %}{% set c = c.function %}{% endif %}[{{ c.name }} {{ c.arguments | tojson }}]{% endfor %}<|end|>{% endfor %}") + ASK
+# As GLM's: thoughts are in the last answer alone, and no token ends one.
+OPEN_ENDS = HEAD + ("<|{{ m.role }}|>{% if loop.last and m.reasoning_content %}<t>{{ m.reasoning_content }}</t>{% endif %}{{ m.content }}{% endfor %}") + ASK
+# As Apriel's: ids of calls and ends are in earlier turns alone.
+LAST_OPEN = HEAD + ("<|{{ m.role }}|>{% set last = loop.last %}{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}"
+                    "{% if not last %} #{{ c.id }}{% endif %}]{% endfor %}{{ m.content or '' }}{% if not last %}<|im_end|>\n{% endif %}{% endfor %}") + ASK
+# As Gemma 4's: results of tools are in the turn that calls, before its text, with the name of the call.
+INSIDE = HEAD + ("{% if m.role != 'tool' %}<|{{ m.role }}|>{% for c in m.tool_calls or [] %}<|start|>{{ c.function.name }} {{ c.function.arguments | tojson }}<|stop|>"
+                 "{% if not loop.last or messages[loop0 + 1] is defined %}<|sep|>{{ c.function.name }}: {{ messages[loop0 + 1].content }}<|sep|>{% endif %}"
+                 "{% endfor %}{{ m.content or '' }}<|im_end|>{% endif %}{% endfor %}").replace("loop0", "at") + ASK
+INSIDE = INSIDE.replace(HEAD, HEAD + "{% set at = loop.index0 %}")
+# As Motif's: a prompt begins with another token than an answer's turn.
+OTHER_PROMPT = HEAD + ("<|start|><|{{ m.role }}|>{% if m.reasoning_content and not add_generation_prompt %}<t>{{ m.reasoning_content }}</t>{% endif %}{{ m.content }}<|end|>"
+                       "{% endfor %}{% if add_generation_prompt %}<|assistant|><t>{% else %}<|im_end|>{% endif %}")
+# As GLM's: thoughts in a text are taken from it.
+THOUGHTS_APART = HEAD + ("<|{{ m.role }}|>{% if '</think>' in m.content %}<t>{{ m.content.split('</think>')[0].split('<think>')[-1] | trim }}</t>{% endif %}"
+                         "{{ m.content.split('</think>')[-1] | trim }}" + CALLING + "<|end|>{% endfor %}") + ASK
 TWO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
 CALLED = [{"role": "user", "content": "Add"}, {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": CALL}]},
           {"role": "tool", "content": "Three"}, {"role": "assistant", "content": "It is 3."}]
@@ -222,6 +238,37 @@ RENDERED = {
                              "<|{{ m.role }}|>{{ own }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
                              {"messages": [TWO[0], {**TWO[1], "content": "<think>Why.</think>Yo"}, TWO[0], {**TWO[1], "content": "<think>So.</think>Yo"}]},
                              "<|user|>Hi<|end|><|assistant|>[[Yo<|end|>]]<|user|>Hi<|end|><|assistant|>[[<think>So.</think>Yo<|end|>]]", ["thoughts"]),
+    "long thoughts and no end": (OPEN_ENDS, thinking("thinking"),
+                                 "<|user|>Hi<|assistant|>[[Yo<|user|>]]Hi<|assistant|>[[<t>Again.</t>Yo<|user|>]]", ["answers end with '<|user|>'", "thoughts"]),
+    "a last turn without id and end": (LAST_OPEN, {"messages": [*called({"function": CALL}, id="abc", content=None)["messages"], *CALLED[2:]]},
+                                       "<|user|>Add<|im_end|>\n<|assistant|>[[[add {\"a\": 1} #abc]<|im_end|>\n]]<|tool|>Three<|im_end|>\n<|assistant|>[[It is 3.<|im_end|>]]",
+                                       ["answers end with '<|im_end|>', the first token after them"]),
+    "ids that are compared": (HEAD + "{% if m.tool_call_id and m.tool_call_id != messages[loop.index0 - 1].tool_calls[0].id %}{{ raise_exception('id') }}{% endif %}" +
+                              "<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.id }} {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}<|end|>{% endfor %}" + ASK,
+                              {"messages": [*called({"function": {"name": "add", "arguments": {"a": "1", "b": True}}}, id="abc")["messages"],
+                                            {**CALLED[2], "tool_call_id": "abc"}, CALLED[3]]},
+                              "<|user|>Add<|end|><|assistant|>[[abc add {\"a\": \"1\", \"b\": true}<|end|>]]<|tool|>Three<|end|><|assistant|>[[It is 3.<|end|>]]", []),
+    "calls whose end depends on what follows": (HEAD + "<|{{ m.role }}|>{{ m.content }}{% set last = loop.last %}{% for c in m.tool_calls or [] %}[{{ c.function.name }} "
+                                                "{{ c.function.arguments | tojson }}{{ ']' if last else ')' }}{% endfor %}{% endfor %}" + ASK,
+                                                {"messages": [*called({"function": CALL})["messages"], *CALLED[2:]]}, "the end of the calls of message 1 is not found", []),
+    "a marked call that cannot be framed": (HEAD + "<|{{ m.role }}|>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+                                            "{{ c.function.name | length }} {{ c.function.name }}{% endfor %}<|end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+                                            {"messages": [*called({"function": CALL})["messages"], *CALLED[2:]]},
+                                            "<|user|>Add<|assistant|>[[3 add<|end|>]]<|tool|>Three<|assistant|>[[It is 3.<|end|>]]", []),
+    "an answer that is not marked": (HEAD + "<|{{ m.role }}|>{% if loop.last %}{% generation %}{{ m.content }}<|end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+                                     {"messages": TWO + TWO}, "<|user|>Hi<|assistant|>Yo<|user|>Hi<|assistant|>[[Yo<|end|>]]", ["an answer does not count"]),
+    "a result before a text": (INSIDE, {"messages": [*called({"function": CALL}, content="Look.")["messages"], *CALLED[2:]]},
+                               "<|user|>Add<|im_end|><|assistant|>[[<|start|>add {\"a\": 1}<|stop|>]]<|sep|>add: Three<|sep|>[[Look.<|im_end|>]]<|assistant|>[[It is 3.<|im_end|>]]", []),
+    "a prompt with another header": (OTHER_PROMPT, thinking("thinking"), "<|start|><|user|>Hi<|end|><|start|><|assistant|><t>[[Why not.</t>Yo<|end|>]]"
+                                     "<|start|><|user|>Hi<|end|><|start|><|assistant|><t>[[Again.</t>Yo<|end|><|im_end|>]]", []),
+    "a call beside a text": (PLAIN, called({"function": {"name": "o", "arguments": {}}}, content="Look."),
+                             "leaves out or distorts the calls of message 1, which would count in the loss", []),
+    "a call without its arguments": (HEAD + "<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}<|end|>{% endfor %}" + ASK,
+                                     called({"function": {"name": "f", "arguments": {"a": "1"}}}), "leaves out or distorts the calls of message 1", []),
+    "thoughts beside a call": (THOUGHTS_APART, called({"function": CALL}, content="<think>\nWhy.\n</think>\n\n"),
+                               "<|user|>Add<|end|><|assistant|>[[<t>Why.</t>[add {\"a\": 1}]<|end|>]]", []),
+    "thoughts without words": (PLAIN, {"messages": [TWO[0], {**TWO[1], "content": "<think></think>"}]},
+                               "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[<think></think><|im_end|>\n]]", []),
     "NaN": (PLAIN, {"instruction": "Hi", "input": float("nan"), "output": "Yo"}, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", []),
     "half a character": (PLAIN, {"messages": [TWO[0], {**TWO[1], "content": "Yo \ud83d"}]}, "half of a character, '\\ud83d'", []),
     "keys of messages": (PLAIN, {"messages": [TWO[0], {**TWO[1], "id": 7}], "tools": [{"type": "function", "function": TOOL}]},
@@ -238,6 +285,7 @@ RENDERED = {
                                 "<|user|>Add<|assistant|>[[<|start|>add<|sep|>{\"a\": 1}<|stop|><|start|>add<|sep|>{}<|stop|><|im_end|>]]<|system|>Three<|end|>"
                                 "[[It is 3.<|im_end|>]]", []),
     "calls by id": (BY_ID, called({"function": CALL}, id="functions.add:0"), "<|user|>Add<|end|><|assistant|>[[functions.add:0 {\"a\": 1}<|end|>]]", []),
+    "calls by an id without the name": (BY_ID, called({"function": CALL}, id="abc"), "leaves out or distorts the calls of message 1, which would count in the loss", []),
     "calls without function": (OPEN_CALLS, called(CALL, content=None, index=0), "<|user|>Add<|end|><|assistant|>[[[add {\"a\": 1}]<|end|>]]", ["'index' of a call"]),
     "calls as JSON": (OPEN_CALLS, {"messages": [CALLED[0], {**CALLED[1], "tool_calls": json.dumps(CALLED[1]["tool_calls"])}]},
                       "<|user|>Add<|end|><|assistant|>[[[add {\"a\": 1}]<|end|>]]", []),
@@ -256,6 +304,28 @@ RENDERED = {
     "an image": (PLAIN, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, TWO[1]]}, "a part of type 'image_url'", []),
     "half a weight": (PLAIN, {"messages": [TWO[0], {**TWO[1], "weight": 0.5}]}, "'weight' of message 1 is 0.5", []),
     "an empty answer": (PLAIN, {"messages": [TWO[0], {"role": "assistant", "content": None}]}, "message 1 of role 'assistant' is empty", []),
+    "an empty answer of a conversation": (PLAIN, {"messages": [TWO[0], {"role": "assistant", "content": ""}]},
+                                          "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[<|im_end|>\n]]", ["an answer is empty"]),
+    "a refusal beside no content": (PLAIN, {"messages": [TWO[0], {"role": "assistant", "content": "", "refusal": "Yo"}]}, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", []),
+    "a refusal beside a content": (PLAIN, {"messages": [TWO[0], {**TWO[1], "refusal": "No"}]}, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", ["'refusal' of a message is ignored"]),
+    "tools as texts": (PLAIN + "{{ tools | tojson }}", {"messages": TWO, "tools": [json.dumps({"type": "function", "function": TOOL})]},
+                       "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]" + json.dumps([{"type": "function", "function": TOOL}]), []),
+    "a tool that is a number": (PLAIN, {"messages": TWO, "tools": [7]}, "'tools' is not a list of objects", []),
+    "parameters as text": (PLAIN + "{{ tools | tojson }}", {"messages": TWO, "tools": [{"type": "function", "function": {"name": "f", "parameters": "{}"}}]},
+                           "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]" + json.dumps([{"type": "function", "function": {"name": "f", "parameters": "{}"}}]), ["'parameters' of a tool are a text"]),
+    "no arguments": (OPEN_CALLS, called({"function": {"name": "add", "arguments": None}}), "<|user|>Add<|end|><|assistant|>[[[add null]<|end|>]]",
+                     ["a call has arguments that are nothing"]),
+    "thoughts before ShareGPT's call": (THOUGHTS_APART, {"conversations": [{"from": "human", "value": "Add"}, {"from": "function_call", "value": "<think>Why.</think>\n" + json.dumps(CALL)}]},
+                                        "<|user|>Add<|end|><|assistant|>[[<t>Why.</t>[add {\"a\": 1}]<|end|>]]", []),
+    "ShareGPT's call in a template without calls": ("{% for m in messages %}<|{{ m.role }}|>{{ m.content + '' }}<|end|>{% endfor %}" + ASK,
+                                                    {"conversations": [{"from": "human", "value": "Add"}, {"from": "function_call", "value": json.dumps(CALL)}]},
+                                                    "leaves out or distorts the calls of message 1", []),
+    "an empty system beside texts": (PLAIN, {"prompt": "Hi", "completion": "Yo", "system": ""}, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", ["the row has 'system', so its texts are turns"]),
+    "a label of a table": (PLAIN, {"messages": TWO, "label": 0}, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n", ["the label is false"]),
+    "a result as a part": (PLAIN, {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "3"}]}, TWO[1]]}, "needed is a message of role 'tool' for a result", []),
+    "a conversation without messages": (PLAIN, {"messages": []}, "the conversation is empty", []),
+    "a null completion": (PLAIN, {"prompt": "Hi", "completion": None}, "its keys are 'prompt', 'completion' (null)", []),
+    "two conversations": (PLAIN, {"messages": TWO, "conversations": SHARE}, "can both be its messages; leave one of them out", []),
     "two prompts": (PLAIN, {"question": "a", "query": "b", "answer": "c"}, "'question' and 'query' can both be its prompt", []),
     "an unwanted answer": (PLAIN, {"prompt": TWO[:1], "completion": TWO[1:], "label": False},
                            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n", ["the label is false"]),
