@@ -61,8 +61,7 @@ def row_facts(script):
     yield [example({"prompt": "Q", "completion": "A", "system": system})["kind"] for system in ("", "S")], ["chat", "chat"]
     yield [example({"messages": turns, "label": label})["is_unwanted"] for label in (0, 1, False)], [True, False, True]
     yield script.pair(script.Row({"prompt": "Q", "chosen_response": "A", "rejected_response": "B"}), SETTINGS, True)[0]["kind"], "chat"
-    yield [script.value_of(value) for value in (b"text", b"\xff", datetime.date(2026, 1, 1))], ["text", {"bytes": 1}, "2026-01-01"]
-    yield script.leaves([CALL]), ["1"]
+    yield [script.plain(value) for value in (b"text", b"\xff", datetime.date(2026, 1, 1))], ["text", {"bytes": 1}, "2026-01-01"]
 
 
 def main():

@@ -22,7 +22,7 @@ RANKS = (16, 2)
 CHANGES = re.compile(r"""
     model[.](num_layers|hidden_size|num_attention_heads|num_query_groups|kv_channels|(moe_)?ffn_hidden_size|seq_length
       |max_position_embeddings|vocab_size|moe_shared_expert_intermediate_size|num_moe_experts|moe_router_(topk|num_groups|group_topk)
-      |(moe_layer|short_conv)_freq|(q|kv)_lora_rank|qk_head_dim|qk_pos_emb_head_dim|v_head_dim|window_size|attention_chunk_size|attn_floor_scale|recompute_(num_)?layers
+      |(moe_layer|short_conv)_freq|hybrid_layer_pattern|(q|kv)_lora_rank|qk_head_dim|qk_pos_emb_head_dim|v_head_dim|window_size|attention_chunk_size|attn_floor_scale|recompute_(num_)?layers
       |num_layers_in_(first|last)_pipeline_stage|(virtual_)?pipeline_model_parallel_size
       |(tensor|expert)_model_parallel_size|(expert_tensor|context)_parallel_size)
   | cluster[.](nodes|gpus_per_node) | ddp[.]num_distributed_optimizer_instances | train[.](micro_batch_size|global_batch_size|train_iters)
