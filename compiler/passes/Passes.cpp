@@ -14,7 +14,8 @@ namespace shardc::passes {
 namespace {
 
 constexpr PassInfo kPasses[] = {
-#define PASS(enumerator, flag, level, doc) {#enumerator, flag, plan::Level::level, doc},
+#define PASS(enumerator, flag, level, runs, doc)                                                   \
+  {#enumerator, flag, plan::Level::level, PassRuns::runs, doc},
 #include "compiler/passes/Passes.def"
 };
 
@@ -49,7 +50,7 @@ std::vector<PassId> allPasses() {
 
 Status checkInput(PassId id, const plan::Plan &plan) {
   const PassInfo &pass = passInfo(id);
-  // The table lists the passes in pipeline order. The first one needs a logical plan.
+  // The first pass needs a logical plan.
   plan::Level taken = id == PassId{} ? plan::Level::Logical : (&pass - 1)->level;
   if (plan.level != taken)
     return makeStatus(report::PassRefusesPlan, "--{} needs a plan that is {}; '{}' is {}",
@@ -68,7 +69,7 @@ size_t countForwardOps(const plan::Segment &segment) {
 
 void runPass(PassId id, plan::Plan &plan, Notes &notes) {
   switch (id) {
-#define PASS(enumerator, flag, level, doc)                                                         \
+#define PASS(enumerator, ...)                                                                      \
   case PassId::enumerator:                                                                         \
     run##enumerator(plan, notes);                                                                  \
     break;

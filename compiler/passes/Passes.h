@@ -1,6 +1,6 @@
 // The interface of passes. Each pass transforms a plan for one purpose. It reads everything that it
 // needs from the plan, whose job table holds the effective options, so shardc-opt can run any pass
-// on plan text. Pipeline.cpp lists the passes in order, with reasons.
+// on plan text. Passes.def lists the passes in order, with reasons.
 #pragma once
 
 #include <optional>
@@ -13,17 +13,20 @@
 
 namespace shardc::passes {
 
-/// The passes, in the order of Passes.def. Pipeline.cpp decides the order in which they run.
+/// The passes, in the order in which they run.
 enum class PassId : uint8_t {
-#define PASS(enumerator, flag, level, doc) enumerator,
+#define PASS(enumerator, ...) enumerator,
 #include "compiler/passes/Passes.def"
 };
+
+enum class PassRuns : uint8_t { Always, Optional, OnRequest };
 
 /// One row of Passes.def.
 struct PassInfo {
   std::string_view name; ///< class name
   std::string_view flag; ///< for shardc-opt and --print-after
   plan::Level level;     ///< the plan's level after the pass
+  PassRuns runs;
   std::string_view doc;
 };
 
@@ -52,7 +55,7 @@ void runPass(PassId id, plan::Plan &plan, Notes &notes);
 size_t countForwardOps(const plan::Segment &segment);
 
 // The passes; each is defined in the file with its name.
-#define PASS(enumerator, flag, level, doc) void run##enumerator(plan::Plan &plan, Notes &notes);
+#define PASS(enumerator, ...) void run##enumerator(plan::Plan &plan, Notes &notes);
 #include "compiler/passes/Passes.def"
 
 } // namespace shardc::passes

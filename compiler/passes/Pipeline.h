@@ -1,4 +1,4 @@
-// Runs the passes in order, with dumps, timings and checks between them. Pipeline.cpp explains the
+// Runs the passes in order, with dumps, timings and checks between them. Passes.def explains the
 // order.
 #pragma once
 
@@ -42,7 +42,7 @@ struct PipelineOptions {
 
 /// Whether a plan stays executable if the pass is left out.
 bool isOptional(PassId id);
-/// Whether the pass runs only on request, because no benefit was measured.
+/// Whether the pass runs only on request.
 bool isOnRequest(PassId id);
 
 /// Runs the passes from `first` up to the split of the body into stages, except those that run only
