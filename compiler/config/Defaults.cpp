@@ -21,10 +21,20 @@ template <typename Kind> struct KindRows {
     else
       known->text = row.text;
   }
-  void setLike(Kind kind, Kind other) {
+  /// Adds a kind with the values of another one, and then these settings of the section, such as
+  /// `kv_channels = 128; window_size = [127, 0]`.
+  void add(Kind kind, Kind other, const char *section, llvm::StringRef settings) {
     for (const KindRow<Kind> &row : std::vector<KindRow<Kind>>(rows))
       if (row.kind == other)
         set({kind, row.opt, row.text});
+    while (!settings.empty()) {
+      auto [setting, rest] = settings.split("; ");
+      auto [name, text] = setting.split(" = ");
+      std::optional<Opt> opt = findOption(fmt::format("{}.{}", section, name));
+      SHARDC_CHECK(opt, "'{}' of '{}' is no option of '{}'", name, spelling(kind), section);
+      set({kind, *opt, text});
+      settings = rest;
+    }
   }
 };
 
@@ -96,8 +106,8 @@ const Value &tableDefault(Opt opt) {
 llvm::ArrayRef<KindRow<ModelFamily>> familyRows() {
   static const auto kRows = [] {
     KindRows<ModelFamily> table;
-#define FAMILY(family, option, value) table.set({ModelFamily::family, Opt::option, value});
-#define FAMILY_LIKE(family, other) table.setLike(ModelFamily::family, ModelFamily::other);
+#define FAMILY(family, other, settings)                                                            \
+  table.add(ModelFamily::family, ModelFamily::other, "model", settings);
 #include "compiler/config/Families.def"
     return table.rows;
   }();
@@ -108,8 +118,7 @@ llvm::ArrayRef<KindRow<PrecisionPreset>> presetRows() {
   static const auto kRows = [] {
     using enum PrecisionPreset;
     KindRows<PrecisionPreset> table;
-#define PRESET(preset, field, value) table.set({preset, Opt::field, value});
-#define PRESET_LIKE(preset, other) table.setLike(preset, other);
+#define PRESET(preset, other, settings) table.add(preset, other, "mixed_precision", settings);
 #include "compiler/config/Presets.def"
     return table.rows;
   }();

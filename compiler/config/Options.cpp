@@ -144,12 +144,14 @@ struct Field {
   Constraint constraint{};
 };
 constexpr Field kFields[] = {
-#define JOB_FIELD(section, type, member, name, otherwise, range)                                   \
-  {true, typeOf<type>(), #otherwise, range},
-#define JOB_UNSET(section, type, member, name, otherwise, range)                                   \
-  {true, typeOf<type>(), columns::unset, range},
+#define RANGE(range, ...) range
+#define JOB_FIELD(section, type, member, otherwise, ...)                                           \
+  {true, typeOf<type>(), #otherwise, RANGE(__VA_ARGS__)},
+#define JOB_UNSET(section, type, member, otherwise, ...)                                           \
+  {true, typeOf<type>(), columns::unset, RANGE(__VA_ARGS__)},
 #define JOB_DERIVED(type, member, name, otherwise, range, doc) {},
 #include "runtime/plan/Job.def"
+#undef RANGE
 };
 static_assert(std::size(kFields) == plan::kJobFields);
 

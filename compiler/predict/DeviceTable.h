@@ -45,8 +45,8 @@ struct Device {
   DeviceRates sustained; ///< if not measured: the peak times the H200's ratio of sustained to peak
   unsigned nvlinkDomain; ///< GPUs in one NVLink domain
   bool hasPeers;         ///< kernels may access the memory of GPUs that NVLink does not connect
-  double networkGBs; ///< network bandwidth to other nodes, per GPU
-  bool measured;     ///< whether `sustained` was measured; reports mark assumed rates
+  double networkGBs;     ///< network bandwidth to other nodes, per GPU
+  bool measured;         ///< whether `sustained` was measured; reports mark assumed rates
   llvm::StringRef doc;
   llvm::StringRef source; ///< source of peaks, memory and NVLink
   /// Rates that were measured on such devices, which predictions prefer. Null: none.

@@ -1,9 +1,9 @@
-// Rates of matrix products and of attention on a device, from KernelTable.def and from measured
+// Rates of matrix products and of attention on a device, from KernelTable.h and from measured
 // rates.
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/DType.h"
@@ -15,7 +15,7 @@ struct Point {
 };
 
 /// Interpolates between points with ascending x: linear in the logarithm of x, constant outside.
-double curve(const std::vector<Point> &points, double x);
+double curve(std::span<const Point> points, double x);
 
 /// The device on which the tables were measured; other devices' rates are scaled.
 const Device &measured();

@@ -1,17 +1,10 @@
 // The slowdown of matrix products by the power limit, as a function of their share of a step.
 #include <algorithm>
-#include <iterator>
 
+#include "compiler/predict/KernelTable.h"
 #include "compiler/predict/StepTime.h"
 
 namespace shardc::predict {
-namespace {
-
-struct PowerPoint {
-  double share, factor;
-};
-
-} // namespace
 
 bool takesPower(const plan::Op &op) {
   plan::CostClass cost = plan::opInfo(op).work.cost;
@@ -19,13 +12,9 @@ bool takesPower(const plan::Op &op) {
 }
 
 double powerFactor(double shareOfProducts) {
-  static constexpr PowerPoint kPoints[] = {
-#define POWER(share, factor) {share, factor},
-#include "compiler/predict/KernelTable.def"
-  };
-  const PowerPoint &first = *std::begin(kPoints), &last = *std::rbegin(kPoints);
-  double part = std::clamp((shareOfProducts - first.share) / (last.share - first.share), 0.0, 1.0);
-  return first.factor + part * (last.factor - first.factor);
+  const auto &[first, last] = kPowerFactors;
+  double part = std::clamp((shareOfProducts - first.x) / (last.x - first.x), 0.0, 1.0);
+  return first.y + part * (last.y - first.y);
 }
 
 Device atPower(Device device, double factor) {

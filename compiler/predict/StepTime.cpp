@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "compiler/model/OpCost.h"
-#include "compiler/predict/KernelRates.h"
+#include "compiler/predict/KernelTable.h"
 #include "compiler/predict/Kernels.h"
 #include "compiler/predict/MeasuredRates.h"
 #include "compiler/predict/PipelineTime.h"
@@ -129,16 +128,12 @@ double epilogueSeconds(const Device &device, const Segment &segment, const Op &o
 /// The fraction of the dense products' rate that a grouped product reaches, by the average number
 /// of rows per expert.
 double groupedShare(const Segment &segment, const Op &op, double flops) {
-  static const std::vector<Point> kPoints = {
-#define GROUPED(rows, share) {rows, share},
-#include "compiler/predict/KernelTable.def"
-  };
   bool isGradient = segment.values[op.results[0]].type.rank == 3;
   constexpr size_t kWeights = plan::operandIndex<OpKind::GroupedMatMul>("b");
   static_assert(kWeights == plan::operandIndex<OpKind::GroupedMatMulScaled>("b"));
   const plan::Type &weights =
       segment.values[isGradient ? op.results[0] : op.operands[kWeights]].type; // of all experts
-  return curve(kPoints, flops / 2 / static_cast<double>(weights.numel()));
+  return curve(kGroupedShares, flops / 2 / static_cast<double>(weights.numel()));
 }
 
 Fp8Factors fp8FactorsOf(const Op &op) {
@@ -213,16 +208,6 @@ double matricesSeconds(const Device &device, const plan::Plan &plan, const Op &o
     most = std::max(most, own);
   return most;
 }
-
-constexpr std::array<double, 2> kTileAttention = {
-#define TILE_ATTENTION(forward, backward) forward, backward
-#include "compiler/predict/KernelTable.def"
-};
-
-constexpr std::array<double, 2> kAttentionBegin = {
-#define ATTENTION_BEGIN(forward, backward) forward * 1e-6, backward * 1e-6
-#include "compiler/predict/KernelTable.def"
-};
 
 /// Assumed number of rows in a tile of cuDNN's attention with a window. All rows of a tile compute
 /// with every key that any of them attends to.
@@ -436,12 +421,8 @@ double memoryOpSeconds(const Device &device, const Segment &segment, const Op &o
     const plan::Type &first = segment.values[op.operands[0]].type;
     rows = static_cast<double>(first.numel() / std::max<int64_t>(first.shape[first.rank - 1], 1));
   }
-  static constexpr std::array<double, 2> kPlainDeltas = {
-#define PLAIN_DELTA(forward, backward) forward, backward
-#include "compiler/predict/KernelTable.def"
-  };
   double gbs = isDelta(op) && info(pathOf(device, segment, op)).isOnCudaCores()
-                   ? kPlainDeltas[op.results.size() > 1]
+                   ? kPlainDeltaGBs[op.results.size() > 1]
                    : kMemoryGBs[static_cast<size_t>(op.kind)];
   return std::max({least.begin + memorySeconds(device, bytes, gbs > 0 ? gbs : kAssumedGBs),
                    rows * least.row, elements * least.element});

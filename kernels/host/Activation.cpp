@@ -239,23 +239,19 @@ template <int kCounts, int kRows> const char *acceptsClampAndCounts(const Call &
 
 } // namespace
 
-const Kernel kGelu = kernelOf<OpKind::Gelu>(runGelu);
-const Kernel kGeluBwd = kernelOf<OpKind::GeluBwd>(runGeluBwd);
-const Kernel kSquaredRelu = kernelOf<OpKind::SquaredRelu>(runSquaredRelu);
-const Kernel kSquaredReluBwd = kernelOf<OpKind::SquaredReluBwd>(runSquaredReluBwd);
-const Kernel kSwiGlu = kernelOf<OpKind::SwiGlu>(runSwiGlu);
-const Kernel kSwiGluBwd = kernelOf<OpKind::SwiGluBwd>(runSwiGluBwd);
-const Kernel kWeightedSwiGlu =
-    kernelOf<OpKind::WeightedSwiGlu, acceptsCounts<2>>(runWeightedSwiGlu);
-const Kernel kWeightedSwiGluBwd =
-    kernelOf<OpKind::WeightedSwiGluBwd, acceptsCounts<3, 1>>(runWeightedSwiGluBwd);
-const Kernel kGeGlu = kernelOf<OpKind::GeGlu>(runGeGlu);
-const Kernel kGeGluBwd = kernelOf<OpKind::GeGluBwd>(runGeGluBwd);
-const Kernel kQuickGeGlu = kernelOf<OpKind::QuickGeGlu, acceptsClamp>(runQuickGeGlu);
-const Kernel kQuickGeGluBwd = kernelOf<OpKind::QuickGeGluBwd, acceptsClamp>(runQuickGeGluBwd);
-const Kernel kWeightedQuickGeGlu =
-    kernelOf<OpKind::WeightedQuickGeGlu, acceptsClampAndCounts<2, 0>>(runWeightedQuickGeGlu);
-const Kernel kWeightedQuickGeGluBwd =
-    kernelOf<OpKind::WeightedQuickGeGluBwd, acceptsClampAndCounts<3, 1>>(runWeightedQuickGeGluBwd);
+SHARDC_HOST_KERNEL(Gelu, runGelu);
+SHARDC_HOST_KERNEL(GeluBwd, runGeluBwd);
+SHARDC_HOST_KERNEL(SquaredRelu, runSquaredRelu);
+SHARDC_HOST_KERNEL(SquaredReluBwd, runSquaredReluBwd);
+SHARDC_HOST_KERNEL(SwiGlu, runSwiGlu);
+SHARDC_HOST_KERNEL(SwiGluBwd, runSwiGluBwd);
+SHARDC_HOST_KERNEL(WeightedSwiGlu, runWeightedSwiGlu, acceptsCounts<2>);
+SHARDC_HOST_KERNEL(WeightedSwiGluBwd, runWeightedSwiGluBwd, acceptsCounts<3, 1>);
+SHARDC_HOST_KERNEL(GeGlu, runGeGlu);
+SHARDC_HOST_KERNEL(GeGluBwd, runGeGluBwd);
+SHARDC_HOST_KERNEL(QuickGeGlu, runQuickGeGlu, acceptsClamp);
+SHARDC_HOST_KERNEL(QuickGeGluBwd, runQuickGeGluBwd, acceptsClamp);
+SHARDC_HOST_KERNEL(WeightedQuickGeGlu, runWeightedQuickGeGlu, acceptsClampAndCounts<2, 0>);
+SHARDC_HOST_KERNEL(WeightedQuickGeGluBwd, runWeightedQuickGeGluBwd, acceptsClampAndCounts<3, 1>);
 
 } // namespace shardc::kernels::host

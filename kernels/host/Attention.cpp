@@ -293,9 +293,7 @@ template <bool kIsPart> const char *acceptsAttention(const Call &call) {
 
 } // namespace
 
-const Kernel kAttention =
-    kernelOf<OpKind::Attention, acceptsAttention<false>>(withBuffers<runAttention<false>>);
-const Kernel kAttentionPart =
-    kernelOf<OpKind::AttentionPart, acceptsAttention<true>>(withBuffers<runAttention<true>>);
+SHARDC_HOST_KERNEL(Attention, withBuffers<runAttention<false>>, acceptsAttention<false>);
+SHARDC_HOST_KERNEL(AttentionPart, withBuffers<runAttention<true>>, acceptsAttention<true>);
 
 } // namespace shardc::kernels::host

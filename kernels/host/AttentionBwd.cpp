@@ -169,9 +169,7 @@ template <bool kIsPart> const char *acceptsAttentionBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kAttentionBwd =
-    kernelOf<OpKind::AttentionBwd, acceptsAttentionBwd<false>>(withBuffers<runAttentionBwd<false>>);
-const Kernel kAttentionPartBwd = kernelOf<OpKind::AttentionPartBwd, acceptsAttentionBwd<true>>(
-    withBuffers<runAttentionBwd<true>>);
+SHARDC_HOST_KERNEL(AttentionBwd, withBuffers<runAttentionBwd<false>>, acceptsAttentionBwd<false>);
+SHARDC_HOST_KERNEL(AttentionPartBwd, withBuffers<runAttentionBwd<true>>, acceptsAttentionBwd<true>);
 
 } // namespace shardc::kernels::host

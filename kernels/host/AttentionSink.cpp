@@ -126,9 +126,8 @@ void runSinkBwd(const Call &call, const BwdBuffers &buffers) {
 
 } // namespace
 
-const Kernel kAttentionJoin = kernelOf<OpKind::AttentionJoin>(withBuffers<runJoin<false>>);
-const Kernel kAttentionSink = kernelOf<OpKind::AttentionSink>(withBuffers<runJoin<true>>);
-const Kernel kAttentionSinkBwd =
-    kernelOf<OpKind::AttentionSinkBwd, nullptr, 1>(withBuffers<runSinkBwd>);
+SHARDC_HOST_KERNEL(AttentionJoin, withBuffers<runJoin<false>>);
+SHARDC_HOST_KERNEL(AttentionSink, withBuffers<runJoin<true>>);
+SHARDC_HOST_KERNEL(AttentionSinkBwd, withBuffers<runSinkBwd>, nullptr, 1);
 
 } // namespace shardc::kernels::host

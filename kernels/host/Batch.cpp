@@ -89,7 +89,7 @@ void runRoll(const Call &call) {
 
 } // namespace
 
-const Kernel kBatchLoad = kernelOf<OpKind::BatchLoad, acceptsBatchLoad>(runBatchLoad);
-const Kernel kRoll = kernelOf<OpKind::Roll, acceptsRoll>(runRoll);
+SHARDC_HOST_KERNEL(BatchLoad, runBatchLoad, acceptsBatchLoad);
+SHARDC_HOST_KERNEL(Roll, runRoll, acceptsRoll);
 
 } // namespace shardc::kernels::host

@@ -3,7 +3,6 @@
 // since a wrong one ends the process.
 #include "kernels/host/Blas.h"
 
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 

@@ -89,6 +89,10 @@ template <OpKind kKind, AcceptsFn kMore = nullptr, uint32_t kAccumulates = 0>
 constexpr Kernel kernelOf(const Work &work) {
   return kernelOf<kKind, kMore, kAccumulates>(work.run, work.workspaceBytes);
 }
+/// Defines the kernel of a row: SHARDC_HOST_KERNEL(enumerator, run, [more, [accumulates]]), with
+/// `run` or withBuffers<run>.
+#define SHARDC_HOST_KERNEL(enumerator, run, ...)                                                   \
+  const Kernel k##enumerator = kernelOf<OpKind::enumerator __VA_OPT__(, ) __VA_ARGS__>(run)
 
 inline bool isData(const Tensor &t) { return isComputeType(t.dtype); }
 inline bool isVector(const Tensor &t, int64_t n) { return t.rank == 1 && t.shape[0] == n; }

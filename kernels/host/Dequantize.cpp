@@ -21,8 +21,7 @@ void openRecords(const Call &call) {
 
 } // namespace
 
-const Kernel kDequantize = kernelOf<OpKind::Dequantize>(openRecords<Nf4Block, fromNf4>);
-const Kernel kDequantizeNested =
-    kernelOf<OpKind::DequantizeNested>(openRecords<Nf4Record, fromNf4Record>);
+SHARDC_HOST_KERNEL(Dequantize, (openRecords<Nf4Block, fromNf4>));
+SHARDC_HOST_KERNEL(DequantizeNested, (openRecords<Nf4Record, fromNf4Record>));
 
 } // namespace shardc::kernels::host

@@ -151,9 +151,9 @@ void runCombineBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kMakeRuns = kernelOf<OpKind::MakeRuns, acceptsMakeRuns>(withBuffers<runMakeRuns>);
-const Kernel kDispatch = kernelOf<OpKind::Dispatch>(runDispatch);
-const Kernel kCombine = kernelOf<OpKind::Combine>(runCombine);
-const Kernel kCombineBwd = kernelOf<OpKind::CombineBwd, nullptr, 1>(runCombineBwd);
+SHARDC_HOST_KERNEL(MakeRuns, withBuffers<runMakeRuns>, acceptsMakeRuns);
+SHARDC_HOST_KERNEL(Dispatch, runDispatch);
+SHARDC_HOST_KERNEL(Combine, runCombine);
+SHARDC_HOST_KERNEL(CombineBwd, runCombineBwd, nullptr, 1);
 
 } // namespace shardc::kernels::host

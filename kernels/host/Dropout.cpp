@@ -82,6 +82,6 @@ void runDropout(const Call &call) {
 
 } // namespace
 
-const Kernel kDropout = kernelOf<OpKind::Dropout, acceptsDropout>(runDropout);
+SHARDC_HOST_KERNEL(Dropout, runDropout, acceptsDropout);
 
 } // namespace shardc::kernels::host

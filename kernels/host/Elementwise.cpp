@@ -98,9 +98,9 @@ void runFill(const Call &call) {
 
 } // namespace
 
-const Kernel kAdd = kernelOf<OpKind::Add, nullptr, 1>(runAdd);
-const Kernel kBiasAdd = kernelOf<OpKind::BiasAdd>(runBiasAdd);
-const Kernel kCast = kernelOf<OpKind::Cast, nullptr, 1>(runCast);
-const Kernel kFill = kernelOf<OpKind::Fill, acceptsFill>(runFill);
+SHARDC_HOST_KERNEL(Add, runAdd, nullptr, 1);
+SHARDC_HOST_KERNEL(BiasAdd, runBiasAdd);
+SHARDC_HOST_KERNEL(Cast, runCast, nullptr, 1);
+SHARDC_HOST_KERNEL(Fill, runFill, acceptsFill);
 
 } // namespace shardc::kernels::host

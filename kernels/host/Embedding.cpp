@@ -166,12 +166,10 @@ void runEmbeddingShardBwd(const Call &call, const Buffers &buffers) {
 
 } // namespace
 
-const Kernel kEmbedding = kernelOf<OpKind::Embedding>(runEmbedding);
-const Kernel kEmbeddingBwd =
-    kernelOf<OpKind::EmbeddingBwd, acceptsEmbeddingBwd, 1>(withBuffers<runEmbeddingBwd>);
-const Kernel kEmbeddingShard =
-    kernelOf<OpKind::EmbeddingShard, acceptsEmbeddingShard>(runEmbeddingShard);
-const Kernel kEmbeddingShardBwd = kernelOf<OpKind::EmbeddingShardBwd, acceptsEmbeddingShardBwd, 1>(
-    withBuffers<runEmbeddingShardBwd>);
+SHARDC_HOST_KERNEL(Embedding, runEmbedding);
+SHARDC_HOST_KERNEL(EmbeddingBwd, withBuffers<runEmbeddingBwd>, acceptsEmbeddingBwd, 1);
+SHARDC_HOST_KERNEL(EmbeddingShard, runEmbeddingShard, acceptsEmbeddingShard);
+SHARDC_HOST_KERNEL(EmbeddingShardBwd, withBuffers<runEmbeddingShardBwd>, acceptsEmbeddingShardBwd,
+                   1);
 
 } // namespace shardc::kernels::host

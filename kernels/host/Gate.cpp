@@ -121,10 +121,9 @@ void runGatedNormBwd(const Call &call, const NormBwdBuffers &b) {
 
 } // namespace
 
-const Kernel kGate = kernelOf<OpKind::Gate>(runGate);
-const Kernel kGateBwd = kernelOf<OpKind::GateBwd>(runGateBwd);
-const Kernel kGatedNorm = kernelOf<OpKind::GatedNorm>(withBuffers<runGatedNorm>);
-const Kernel kGatedNormBwd =
-    kernelOf<OpKind::GatedNormBwd, nullptr, 4>(withBuffers<runGatedNormBwd>);
+SHARDC_HOST_KERNEL(Gate, runGate);
+SHARDC_HOST_KERNEL(GateBwd, runGateBwd);
+SHARDC_HOST_KERNEL(GatedNorm, withBuffers<runGatedNorm>);
+SHARDC_HOST_KERNEL(GatedNormBwd, withBuffers<runGatedNormBwd>, nullptr, 4);
 
 } // namespace shardc::kernels::host

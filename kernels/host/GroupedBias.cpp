@@ -125,11 +125,8 @@ void addBiases(const RowGroups &groups, const Tensor &x, const Tensor &bias, con
   });
 }
 
-const Kernel kGroupedBias =
-    kernelOf<OpKind::GroupedBias, acceptsCounts<2>>(withBuffers<runGroupedBias>);
-const Kernel kGroupedBiasBwd =
-    kernelOf<OpKind::GroupedBiasBwd, acceptsCounts<1>, 1>(withBuffers<runGroupedBiasBwd>);
-const Kernel kGroupedBiasDot =
-    kernelOf<OpKind::GroupedBiasDot, acceptsCounts<2>>(withBuffers<runGroupedBiasDot>);
+SHARDC_HOST_KERNEL(GroupedBias, withBuffers<runGroupedBias>, acceptsCounts<2>);
+SHARDC_HOST_KERNEL(GroupedBiasBwd, withBuffers<runGroupedBiasBwd>, acceptsCounts<1>, 1);
+SHARDC_HOST_KERNEL(GroupedBiasDot, withBuffers<runGroupedBiasDot>, acceptsCounts<2>);
 
 } // namespace shardc::kernels::host

@@ -324,14 +324,10 @@ constexpr Work byRecipe = {
 
 } // namespace
 
-const Kernel kGroupedMatMul =
-    kernelOf<OpKind::GroupedMatMul, acceptsProduct<3>>(byRecipe<runPlain, runFloat8<false>>);
-const Kernel kGroupedMatMulScaled =
-    kernelOf<OpKind::GroupedMatMulScaled, acceptsGroupedMatMulScaled>(withBuffers<runFloat8<true>>);
-const Kernel kGroupedMatMulBwd =
-    kernelOf<OpKind::GroupedMatMulBwd, acceptsProduct<3>, 1>(byRecipe<runPlainBwd, runFloat8Bwd>);
-const Kernel kGroupedMatMulBwdSquares =
-    kernelOf<OpKind::GroupedMatMulBwdSquares, acceptsGroupedMatMulBwdSquares, 1>(
-        withBuffers<runBwdSquares>);
+SHARDC_HOST_KERNEL(GroupedMatMul, (byRecipe<runPlain, runFloat8<false>>), acceptsProduct<3>);
+SHARDC_HOST_KERNEL(GroupedMatMulScaled, withBuffers<runFloat8<true>>, acceptsGroupedMatMulScaled);
+SHARDC_HOST_KERNEL(GroupedMatMulBwd, (byRecipe<runPlainBwd, runFloat8Bwd>), acceptsProduct<3>, 1);
+SHARDC_HOST_KERNEL(GroupedMatMulBwdSquares, withBuffers<runBwdSquares>,
+                   acceptsGroupedMatMulBwdSquares, 1);
 
 } // namespace shardc::kernels::host

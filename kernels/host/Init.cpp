@@ -115,6 +115,6 @@ void runInitBlock(const Call &call) {
 
 } // namespace
 
-const Kernel kInitBlock = kernelOf<OpKind::InitBlock, acceptsInitBlock>(runInitBlock);
+SHARDC_HOST_KERNEL(InitBlock, runInitBlock, acceptsInitBlock);
 
 } // namespace shardc::kernels::host

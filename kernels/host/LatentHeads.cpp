@@ -153,9 +153,9 @@ void runJoin(const Call &call) {
 
 } // namespace
 
-const Kernel kLatentHeads = kernelOf<OpKind::LatentHeads, accepts>(withBuffers<run>);
-const Kernel kLatentHeadsBwd = kernelOf<OpKind::LatentHeadsBwd, acceptsBwd>(withBuffers<runBwd>);
-const Kernel kSplitColumns = kernelOf<OpKind::SplitColumns>(runSplit);
-const Kernel kJoinColumns = kernelOf<OpKind::JoinColumns>(runJoin);
+SHARDC_HOST_KERNEL(LatentHeads, withBuffers<run>, accepts);
+SHARDC_HOST_KERNEL(LatentHeadsBwd, withBuffers<runBwd>, acceptsBwd);
+SHARDC_HOST_KERNEL(SplitColumns, runSplit);
+SHARDC_HOST_KERNEL(JoinColumns, runJoin);
 
 } // namespace shardc::kernels::host

@@ -122,9 +122,8 @@ void runLayerNormBwd(const Call &call, const BwdBuffers &buffers) {
 
 } // namespace
 
-const Kernel kLayerNorm = kernelOf<OpKind::LayerNorm>(withBuffers<runLayerNorm<false>>);
-const Kernel kLayerNormAgain = kernelOf<OpKind::LayerNormAgain>(withBuffers<runLayerNorm<true>>);
-const Kernel kLayerNormBwd =
-    kernelOf<OpKind::LayerNormBwd, acceptsLayerNormBwd, 6>(withBuffers<runLayerNormBwd>);
+SHARDC_HOST_KERNEL(LayerNorm, withBuffers<runLayerNorm<false>>);
+SHARDC_HOST_KERNEL(LayerNormAgain, withBuffers<runLayerNorm<true>>);
+SHARDC_HOST_KERNEL(LayerNormBwd, withBuffers<runLayerNormBwd>, acceptsLayerNormBwd, 6);
 
 } // namespace shardc::kernels::host

@@ -91,7 +91,6 @@ void runLmLossGrad(const Call &call, const Buffers &buffers) {
 
 } // namespace
 
-const Kernel kLmLossGrad =
-    kernelOf<OpKind::LmLossGrad, acceptsLmLossGrad, 4>(withBuffers<runLmLossGrad>);
+SHARDC_HOST_KERNEL(LmLossGrad, withBuffers<runLmLossGrad>, acceptsLmLossGrad, 4);
 
 } // namespace shardc::kernels::host

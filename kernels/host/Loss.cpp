@@ -155,9 +155,7 @@ void runCrossEntropyBwd(const Call &call, const Buffers &buffers) {
 
 } // namespace
 
-const Kernel kCrossEntropy =
-    kernelOf<OpKind::CrossEntropy, acceptsLogits>(withBuffers<runCrossEntropy>);
-const Kernel kCrossEntropyBwd =
-    kernelOf<OpKind::CrossEntropyBwd, acceptsLogits>(withBuffers<runCrossEntropyBwd>);
+SHARDC_HOST_KERNEL(CrossEntropy, withBuffers<runCrossEntropy>, acceptsLogits);
+SHARDC_HOST_KERNEL(CrossEntropyBwd, withBuffers<runCrossEntropyBwd>, acceptsLogits);
 
 } // namespace shardc::kernels::host

@@ -74,6 +74,6 @@ void runMatMul(const Call &call, const Buffers &buffers) {
 
 } // namespace
 
-const Kernel kMatMul = kernelOf<OpKind::MatMul, acceptsMatMul, 1>(withBuffers<runMatMul>);
+SHARDC_HOST_KERNEL(MatMul, withBuffers<runMatMul>, acceptsMatMul, 1);
 
 } // namespace shardc::kernels::host

@@ -281,7 +281,7 @@ const char *acceptsMuon(const Call &call) {
 
 } // namespace
 
-const Kernel kMuonUpdate = kernelOf<OpKind::MuonUpdate, acceptsMuonUpdate>(runMuonUpdate);
-const Kernel kMuon = kernelOf<OpKind::Muon, acceptsMuon>(withBuffers<runMuon>);
+SHARDC_HOST_KERNEL(MuonUpdate, runMuonUpdate, acceptsMuonUpdate);
+SHARDC_HOST_KERNEL(Muon, withBuffers<runMuon>, acceptsMuon);
 
 } // namespace shardc::kernels::host

@@ -162,7 +162,7 @@ const char *acceptsMuonStep(const Call &call) {
 
 } // namespace
 
-const Kernel kMuonSums = kernelOf<OpKind::MuonSums, acceptsMuonSums>(withBuffers<runMuonSums>);
-const Kernel kMuonStep = kernelOf<OpKind::MuonStep, acceptsMuonStep>(withBuffers<runMuonStep>);
+SHARDC_HOST_KERNEL(MuonSums, withBuffers<runMuonSums>, acceptsMuonSums);
+SHARDC_HOST_KERNEL(MuonStep, withBuffers<runMuonStep>, acceptsMuonStep);
 
 } // namespace shardc::kernels::host

@@ -208,9 +208,9 @@ const char *checkOptimizer(const Call &call, int moments) {
   return checkRanges(call, 0, call.in[0]);
 }
 
-const Kernel kAdamW = kernelOf<OpKind::AdamW, acceptsAdamW>(runAdamW);
-const Kernel kSgd = kernelOf<OpKind::Sgd, acceptsSgd>(runSgd);
-const Kernel kSgdMomentum = kernelOf<OpKind::SgdMomentum, acceptsSgdMomentum>(runSgdMomentum);
-const Kernel kLion = kernelOf<OpKind::Lion, acceptsLion>(runLion);
+SHARDC_HOST_KERNEL(AdamW, runAdamW, acceptsAdamW);
+SHARDC_HOST_KERNEL(Sgd, runSgd, acceptsSgd);
+SHARDC_HOST_KERNEL(SgdMomentum, runSgdMomentum, acceptsSgdMomentum);
+SHARDC_HOST_KERNEL(Lion, runLion, acceptsLion);
 
 } // namespace shardc::kernels::host

@@ -78,7 +78,7 @@ void runContract(const Call &call) {
 
 } // namespace
 
-const Kernel kExpandParts = kernelOf<OpKind::ExpandParts, accepts<false>>(runExpand);
-const Kernel kContractParts = kernelOf<OpKind::ContractParts, accepts<true>, 1>(runContract);
+SHARDC_HOST_KERNEL(ExpandParts, runExpand, accepts<false>);
+SHARDC_HOST_KERNEL(ContractParts, runContract, accepts<true>, 1);
 
 } // namespace shardc::kernels::host

@@ -94,7 +94,6 @@ void runPreferenceLoss(const Call &call) {
 
 } // namespace
 
-const Kernel kPreferenceLoss =
-    kernelOf<OpKind::PreferenceLoss, acceptsPreferenceLoss>(runPreferenceLoss);
+SHARDC_HOST_KERNEL(PreferenceLoss, runPreferenceLoss, acceptsPreferenceLoss);
 
 } // namespace shardc::kernels::host

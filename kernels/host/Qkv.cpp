@@ -120,8 +120,8 @@ void runMerge(const Call &call, const Buffers &buffers) {
 
 } // namespace
 
-const Kernel kRope = kernelOf<OpKind::Rope, acceptsRope>(withBuffers<runRope>);
-const Kernel kSplitQkv = kernelOf<OpKind::SplitQkv, acceptsSplit>(withBuffers<runSplit>);
-const Kernel kMergeQkv = kernelOf<OpKind::MergeQkv, acceptsMerge>(withBuffers<runMerge>);
+SHARDC_HOST_KERNEL(Rope, withBuffers<runRope>, acceptsRope);
+SHARDC_HOST_KERNEL(SplitQkv, withBuffers<runSplit>, acceptsSplit);
+SHARDC_HOST_KERNEL(MergeQkv, withBuffers<runMerge>, acceptsMerge);
 
 } // namespace shardc::kernels::host

@@ -25,7 +25,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "runtime/base/Float8.h"
@@ -339,17 +338,14 @@ void runMatMulScaled(const Call &call, const Buffers &buffers) {
 
 } // namespace
 
-const Kernel kAmax = kernelOf<OpKind::Amax>(runAmax);
-const Kernel kQuantize = kernelOf<OpKind::Quantize, acceptsQuantize>(runQuantize);
-const Kernel kQuantizeDelayed =
-    kernelOf<OpKind::QuantizeDelayed, acceptsQuantizeDelayed>(runQuantizeDelayed);
-const Kernel kAmaxShard = kernelOf<OpKind::AmaxShard, acceptsNumbers>(runAmaxShard);
-const Kernel kQuantizeShard = kernelOf<OpKind::QuantizeShard, acceptsNumbers>(runQuantizeShard);
-const Kernel kWeightScales = kernelOf<OpKind::WeightScales>(runWeightScales);
-const Kernel kAmaxUpdate = kernelOf<OpKind::AmaxUpdate, acceptsAmaxUpdate>(runAmaxUpdate);
-const Kernel kQuantizeBlocks =
-    kernelOf<OpKind::QuantizeBlocks, acceptsQuantizeBlocks>(runQuantizeBlocks);
-const Kernel kMatMulScaled =
-    kernelOf<OpKind::MatMulScaled, acceptsMatMulScaled, 1>(withBuffers<runMatMulScaled>);
+SHARDC_HOST_KERNEL(Amax, runAmax);
+SHARDC_HOST_KERNEL(Quantize, runQuantize, acceptsQuantize);
+SHARDC_HOST_KERNEL(QuantizeDelayed, runQuantizeDelayed, acceptsQuantizeDelayed);
+SHARDC_HOST_KERNEL(AmaxShard, runAmaxShard, acceptsNumbers);
+SHARDC_HOST_KERNEL(QuantizeShard, runQuantizeShard, acceptsNumbers);
+SHARDC_HOST_KERNEL(WeightScales, runWeightScales);
+SHARDC_HOST_KERNEL(AmaxUpdate, runAmaxUpdate, acceptsAmaxUpdate);
+SHARDC_HOST_KERNEL(QuantizeBlocks, runQuantizeBlocks, acceptsQuantizeBlocks);
+SHARDC_HOST_KERNEL(MatMulScaled, withBuffers<runMatMulScaled>, acceptsMatMulScaled, 1);
 
 } // namespace shardc::kernels::host

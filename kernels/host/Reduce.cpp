@@ -73,8 +73,8 @@ void runSumSquares(const Call &call) {
 
 } // namespace
 
-const Kernel kReduceRows = kernelOf<OpKind::ReduceRows, nullptr, 1>(withBuffers<runReduceRows>);
-const Kernel kTokenCount = kernelOf<OpKind::TokenCount>(runTokenCount);
-const Kernel kSumSquares = kernelOf<OpKind::SumSquares, acceptsSumSquares>(runSumSquares);
+SHARDC_HOST_KERNEL(ReduceRows, withBuffers<runReduceRows>, nullptr, 1);
+SHARDC_HOST_KERNEL(TokenCount, runTokenCount);
+SHARDC_HOST_KERNEL(SumSquares, runSumSquares, acceptsSumSquares);
 
 } // namespace shardc::kernels::host

@@ -136,13 +136,12 @@ void runL2NormBwd(const Call &call, const L2Buffers &buffers) {
 
 } // namespace
 
-const Kernel kRmsNorm = kernelOf<OpKind::RmsNorm>(withBuffers<runNorm<Rstd::OfRow>>);
-const Kernel kRmsNormAgain = kernelOf<OpKind::RmsNormAgain>(withBuffers<runNorm<Rstd::Saved>>);
-const Kernel kRmsNormPart = kernelOf<OpKind::RmsNormPart>(withBuffers<runNorm<Rstd::OfMean>>);
-const Kernel kL2Norm = kernelOf<OpKind::L2Norm>(withBuffers<runNorm<Rstd::OfRow, false>>);
-const Kernel kRmsNormBwd = kernelOf<OpKind::RmsNormBwd, nullptr, 2>(withBuffers<runBwd<false>>);
-const Kernel kRmsNormPartBwd =
-    kernelOf<OpKind::RmsNormPartBwd, nullptr, 2>(withBuffers<runBwd<true>>);
-const Kernel kL2NormBwd = kernelOf<OpKind::L2NormBwd>(withBuffers<runL2NormBwd>);
+SHARDC_HOST_KERNEL(RmsNorm, withBuffers<runNorm<Rstd::OfRow>>);
+SHARDC_HOST_KERNEL(RmsNormAgain, withBuffers<runNorm<Rstd::Saved>>);
+SHARDC_HOST_KERNEL(RmsNormPart, withBuffers<runNorm<Rstd::OfMean>>);
+SHARDC_HOST_KERNEL(L2Norm, (withBuffers<runNorm<Rstd::OfRow, false>>));
+SHARDC_HOST_KERNEL(RmsNormBwd, withBuffers<runBwd<false>>, nullptr, 2);
+SHARDC_HOST_KERNEL(RmsNormPartBwd, withBuffers<runBwd<true>>, nullptr, 2);
+SHARDC_HOST_KERNEL(L2NormBwd, withBuffers<runL2NormBwd>);
 
 } // namespace shardc::kernels::host

@@ -342,11 +342,8 @@ void runRouterTopkBwd(const Call &call, TopkBwdRow &row) {
 
 } // namespace
 
-const Kernel kRouterTopk =
-    kernelOf<OpKind::RouterTopk, acceptsRouterTopk>(withBuffers<runRouterTopk>);
-const Kernel kRouterSinkhorn =
-    kernelOf<OpKind::RouterSinkhorn, acceptsRouterSinkhorn>(withBuffers<runRouterSinkhorn>);
-const Kernel kRouterTopkBwd =
-    kernelOf<OpKind::RouterTopkBwd, acceptsRouterTopkBwd>(withBuffers<runRouterTopkBwd>);
+SHARDC_HOST_KERNEL(RouterTopk, withBuffers<runRouterTopk>, acceptsRouterTopk);
+SHARDC_HOST_KERNEL(RouterSinkhorn, withBuffers<runRouterSinkhorn>, acceptsRouterSinkhorn);
+SHARDC_HOST_KERNEL(RouterTopkBwd, withBuffers<runRouterTopkBwd>, acceptsRouterTopkBwd);
 
 } // namespace shardc::kernels::host

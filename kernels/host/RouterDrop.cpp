@@ -3,7 +3,6 @@
 // `by_position`, the first ones. Of equal weights, it keeps the first row; NaN precedes all others.
 // The ids of dropped rows become -1. Ids that are not experts do not change. Limited by memory.
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/host/Check.h"
 #include "kernels/host/Router.h"
@@ -52,7 +51,6 @@ void runRouterDrop(const Call &call, const Buffers &buffers) {
 
 } // namespace
 
-const Kernel kRouterDrop =
-    kernelOf<OpKind::RouterDrop, acceptsRouterDrop>(withBuffers<runRouterDrop>);
+SHARDC_HOST_KERNEL(RouterDrop, withBuffers<runRouterDrop>, acceptsRouterDrop);
 
 } // namespace shardc::kernels::host

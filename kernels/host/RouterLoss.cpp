@@ -204,16 +204,13 @@ void runExpertBiasUpdate(const Call &call) {
 
 } // namespace
 
-const Kernel kExpertLoad = kernelOf<OpKind::ExpertLoad, nullptr, 1>(runExpertLoad);
-const Kernel kRouterLoss = kernelOf<OpKind::RouterLoss, acceptsScore>(withBuffers<runRouterLoss>);
-const Kernel kRouterLossBwd =
-    kernelOf<OpKind::RouterLossBwd, acceptsScore>(withBuffers<runRouterLossBwd>);
-const Kernel kRouterZLoss = kernelOf<OpKind::RouterZLoss, acceptsScore>(runRouterZLoss);
-const Kernel kRouterZLossBwd =
-    kernelOf<OpKind::RouterZLossBwd, acceptsScore>(withBuffers<runRouterZLossBwd>);
-const Kernel kTally = kernelOf<OpKind::Tally, acceptsTally, 1>(runTally);
-const Kernel kRunningMean = kernelOf<OpKind::RunningMean>(runRunningMean);
-const Kernel kExpertBiasUpdate =
-    kernelOf<OpKind::ExpertBiasUpdate, acceptsExpertBiasUpdate>(runExpertBiasUpdate);
+SHARDC_HOST_KERNEL(ExpertLoad, runExpertLoad, nullptr, 1);
+SHARDC_HOST_KERNEL(RouterLoss, withBuffers<runRouterLoss>, acceptsScore);
+SHARDC_HOST_KERNEL(RouterLossBwd, withBuffers<runRouterLossBwd>, acceptsScore);
+SHARDC_HOST_KERNEL(RouterZLoss, runRouterZLoss, acceptsScore);
+SHARDC_HOST_KERNEL(RouterZLossBwd, withBuffers<runRouterZLossBwd>, acceptsScore);
+SHARDC_HOST_KERNEL(Tally, runTally, acceptsTally, 1);
+SHARDC_HOST_KERNEL(RunningMean, runRunningMean);
+SHARDC_HOST_KERNEL(ExpertBiasUpdate, runExpertBiasUpdate, acceptsExpertBiasUpdate);
 
 } // namespace shardc::kernels::host

@@ -112,9 +112,8 @@ void runScaleBwd(const Call &call, const Scales &buffers) {
 
 } // namespace
 
-const Kernel kAdapterSquares = kernelOf<OpKind::AdapterSquares>(withBuffers<runSquares>);
-const Kernel kScaleColumns = kernelOf<OpKind::ScaleColumns, acceptsColumns>(withBuffers<runScale>);
-const Kernel kScaleColumnsBwd =
-    kernelOf<OpKind::ScaleColumnsBwd, acceptsColumns, 2>(withBuffers<runScaleBwd>);
+SHARDC_HOST_KERNEL(AdapterSquares, withBuffers<runSquares>);
+SHARDC_HOST_KERNEL(ScaleColumns, withBuffers<runScale>, acceptsColumns);
+SHARDC_HOST_KERNEL(ScaleColumnsBwd, withBuffers<runScaleBwd>, acceptsColumns, 2);
 
 } // namespace shardc::kernels::host

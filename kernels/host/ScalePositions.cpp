@@ -38,7 +38,6 @@ void runScalePositions(const Call &call) {
 
 } // namespace
 
-const Kernel kScalePositions =
-    kernelOf<OpKind::ScalePositions, acceptsScalePositions>(runScalePositions);
+SHARDC_HOST_KERNEL(ScalePositions, runScalePositions, acceptsScalePositions);
 
 } // namespace shardc::kernels::host

@@ -58,7 +58,7 @@ void runDotRows(const Call &call) {
 
 } // namespace
 
-const Kernel kScaleRows = kernelOf<OpKind::ScaleRows>(runScaleRows);
-const Kernel kDotRows = kernelOf<OpKind::DotRows>(runDotRows);
+SHARDC_HOST_KERNEL(ScaleRows, runScaleRows);
+SHARDC_HOST_KERNEL(DotRows, runDotRows);
 
 } // namespace shardc::kernels::host

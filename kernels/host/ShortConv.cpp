@@ -146,10 +146,9 @@ template <int kParts> void runConvBwd(const Call &call, const BwdBuffers<kParts>
 
 } // namespace
 
-const Kernel kShortConv = kernelOf<OpKind::ShortConv>(withBuffers<runConv<3>>);
-const Kernel kShortConvBwd = kernelOf<OpKind::ShortConvBwd, nullptr, 2>(withBuffers<runConvBwd<3>>);
-const Kernel kCausalConv = kernelOf<OpKind::CausalConv>(withBuffers<runConv<1>>);
-const Kernel kCausalConvBwd =
-    kernelOf<OpKind::CausalConvBwd, nullptr, 2 | 4>(withBuffers<runConvBwd<1>>);
+SHARDC_HOST_KERNEL(ShortConv, withBuffers<runConv<3>>);
+SHARDC_HOST_KERNEL(ShortConvBwd, withBuffers<runConvBwd<3>>, nullptr, 2);
+SHARDC_HOST_KERNEL(CausalConv, withBuffers<runConv<1>>);
+SHARDC_HOST_KERNEL(CausalConvBwd, withBuffers<runConvBwd<1>>, nullptr, 2 | 4);
 
 } // namespace shardc::kernels::host

@@ -101,14 +101,14 @@ void runEvalFinish(const Call &call) {
 
 } // namespace
 
-const Kernel kStepReset = kernelOf<OpKind::StepReset, acceptsStepReset>(runStepReset);
-const Kernel kStepBegin = kernelOf<OpKind::StepBegin, acceptsStepBegin>(runStepBegin);
-const Kernel kLossAdd = kernelOf<OpKind::LossAdd>(runLossAdd);
-const Kernel kStepPack = kernelOf<OpKind::StepPack, acceptsStepPack>(runStepPack);
-const Kernel kStepFinish = kernelOf<OpKind::StepFinish, acceptsStepFinish>(runStepFinish);
-const Kernel kEvalBegin = kernelOf<OpKind::EvalBegin>(runEvalBegin);
-const Kernel kEvalAdd = kernelOf<OpKind::EvalAdd>(runEvalAdd);
-const Kernel kEvalPack = kernelOf<OpKind::EvalPack>(runEvalPack);
-const Kernel kEvalFinish = kernelOf<OpKind::EvalFinish>(runEvalFinish);
+SHARDC_HOST_KERNEL(StepReset, runStepReset, acceptsStepReset);
+SHARDC_HOST_KERNEL(StepBegin, runStepBegin, acceptsStepBegin);
+SHARDC_HOST_KERNEL(LossAdd, runLossAdd);
+SHARDC_HOST_KERNEL(StepPack, runStepPack, acceptsStepPack);
+SHARDC_HOST_KERNEL(StepFinish, runStepFinish, acceptsStepFinish);
+SHARDC_HOST_KERNEL(EvalBegin, runEvalBegin);
+SHARDC_HOST_KERNEL(EvalAdd, runEvalAdd);
+SHARDC_HOST_KERNEL(EvalPack, runEvalPack);
+SHARDC_HOST_KERNEL(EvalFinish, runEvalFinish);
 
 } // namespace shardc::kernels::host

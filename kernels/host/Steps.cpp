@@ -1,7 +1,6 @@
 #include "kernels/host/Steps.h"
 
 #include <array>
-#include <span>
 
 #include "kernels/host/Registry.h"
 #include "kernels/host/Rows.h"

@@ -94,8 +94,8 @@ void runJoin(const Call &call) {
 
 } // namespace
 
-const Kernel kTranspose = kernelOf<OpKind::Transpose, accepts>(run);
-const Kernel kMergeSlices = kernelOf<OpKind::MergeSlices, acceptsMerge>(runMerge);
-const Kernel kJoin = kernelOf<OpKind::Join, acceptsJoin>(runJoin);
+SHARDC_HOST_KERNEL(Transpose, run, accepts);
+SHARDC_HOST_KERNEL(MergeSlices, runMerge, acceptsMerge);
+SHARDC_HOST_KERNEL(Join, runJoin, acceptsJoin);
 
 } // namespace shardc::kernels::host

@@ -92,7 +92,7 @@ void runLoss(const Call &call) {
 
 } // namespace
 
-const Kernel kVocabStats = kernelOf<OpKind::VocabStats, acceptsLogits>(withBuffers<runStats>);
-const Kernel kVocabLoss = kernelOf<OpKind::VocabLoss>(runLoss);
+SHARDC_HOST_KERNEL(VocabStats, withBuffers<runStats>, acceptsLogits);
+SHARDC_HOST_KERNEL(VocabLoss, runLoss);
 
 } // namespace shardc::kernels::host

@@ -1,6 +1,5 @@
 #include "runtime/base/CommandLine.h"
 
-#include <cstdio>
 #include <deque>
 #include <limits>
 

@@ -2,11 +2,35 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 #include <unistd.h>
 
 namespace shardc {
 namespace {
+
+// What a recipe's section `env` may set: names between blanks, where one that ends in an asterisk
+// stands for all names that begin so. The first list that fits decides; a name on none needs
+// --allow-env.
+
+/// The place of a process in its job: only the launcher sets it.
+constexpr std::string_view kPositions =
+    "SHARDC_* MASTER_* NCCL_COMM_ID RANK NODE_RANK WORLD_SIZE LOCAL_* GROUP_* ROLE_* SLURM_* "
+    "PMI* OMPI_* PRTE_* PET_* FLUX_* MPI_LOCAL* JOB_COMPLETION_INDEX VC_TASK_INDEX "
+    "NPROC_PER_NODE TORCHELASTIC_*";
+/// Parts of names, between underscores, whose values are secrets.
+constexpr std::string_view kSecretParts =
+    "KEY KEYS APIKEY TOKEN TOKENS SECRET SECRETS PASSWORD PASSWD PASSPHRASE CREDENTIAL "
+    "CREDENTIALS AUTH";
+/// Such parts, whose values are files to load or to write, or addresses.
+constexpr std::string_view kLoadingParts =
+    "PLUGIN FILE PATH DIR DIRECTORY HOME ROOT LIB LIBRARY LIBRARIES MODULES TOOL INJECTION32 "
+    "INJECTION64 DUMP LOG LOGDEST OUTPUT COREDUMP PIPE MPS ADDR BOOTSTRAP TRANSPORT COMMAND "
+    "EXECUTABLE SERVER";
+constexpr std::string_view kSettable =
+    "NCCL_* CUDA_* CUDNN_* CUBLAS_* CUBLASLT_* NVTE_* NVSHMEM_DISABLE_* NVSHMEM_HCA_* "
+    "NVSHMEM_IB_* NVSHMEM_QP_* NVSHMEM_SYMMETRIC_SIZE FI_EFA_* FI_PROVIDER UCX_IB_* "
+    "UCX_NET_DEVICES UCX_TLS OMP_* MKL_* BLIS_* OPENBLAS_* PYTORCH_ALLOC_CONF PYTORCH_CUDA_* "
+    "TORCH_NCCL_* TORCH_CUDA_* TORCH_CUDNN_* TORCH_DISTRIBUTED_DEBUG "
+    "TORCH_SHOW_CPP_STACKTRACES TOKENIZERS_PARALLELISM GLOO_SOCKET_IFNAME";
 
 bool fits(std::string_view name, std::string_view row) {
   return row.ends_with('*') ? name.starts_with(row.substr(0, row.size() - 1)) : name == row;
@@ -20,6 +44,18 @@ bool hasPart(std::string_view name, std::string_view part) {
     if (word.starts_with(part) && word.find_first_not_of("0123456789", part.size()) == word.npos)
       return true;
     at = end + 1;
+  }
+  return false;
+}
+
+/// Whether `accepts` the name with one of the rows, which blanks separate.
+bool isAmong(std::string_view rows, bool (*accepts)(std::string_view name, std::string_view row),
+             std::string_view name) {
+  while (!rows.empty()) {
+    std::string_view row = rows.substr(0, rows.find(' '));
+    rows.remove_prefix(std::min(row.size() + 1, rows.size()));
+    if (accepts(name, row))
+      return true;
   }
   return false;
 }
@@ -185,19 +221,12 @@ VariableUse useOfVariable(std::string_view name) {
   std::string upper(name);
   for (char &c : upper)
     c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-#define POSITION(row)                                                                              \
-  if (fits(name, row))                                                                             \
+  if (isAmong(kPositions, fits, name))
     return VariableUse::Position;
-#define SECRET(part)                                                                               \
-  if (hasPart(upper, part))                                                                        \
+  if (isAmong(kSecretParts, hasPart, upper))
     return VariableUse::Secret;
-#define LOADS(part)                                                                                \
-  if (hasPart(name, part))                                                                         \
-    return VariableUse::Other;
-#define SETTABLE(row)                                                                              \
-  if (fits(name, row))                                                                             \
+  if (!isAmong(kLoadingParts, hasPart, name) && isAmong(kSettable, fits, name))
     return VariableUse::Settable;
-#include "runtime/base/RecipeVariables.def"
   return VariableUse::Other;
 }
 

@@ -17,7 +17,7 @@ enum class VariableUse : uint8_t {
   Other,    ///< may load files or is unknown: only by --allow-env
 };
 
-/// The use of a name, by the table RecipeVariables.def.
+/// The use of a name, by the lists of RecipeVariables.cpp.
 VariableUse useOfVariable(std::string_view name);
 
 /// The text with asterisks, one a byte, in the place of each value that is assigned to a name of

@@ -1,5 +1,5 @@
 // Reads a Python pickle into a PyGraph without executing anything: no class is imported and no
-// function called. PickleGlobals.def says which names are accepted where. Every length is checked
+// function called. PickleGlobals.cpp says which names are accepted where. Every length is checked
 // against the remaining bytes before memory is reserved.
 #pragma once
 

@@ -195,11 +195,12 @@ constexpr FieldType kFieldType{
 
 /// A row of Job.def. Code per row is kept small, since the table is long.
 struct Row {
-  std::string_view path, member;
+  std::string_view member;
   JobRange range;
   std::string_view doc;
   const FieldType *type;
   const void *(*at)(const Job &);
+  const char *name = nullptr;
 
   void *in(Job &job) const { return const_cast<void *>(at(job)); }
 };
@@ -208,29 +209,41 @@ template <auto Section, auto Member> const void *addressIn(const Job &job) {
   return &(job.*Section.*Member);
 }
 
-/// A section's kind has the section's path.
-constexpr std::string_view withoutDot(std::string_view path) {
-  return path.substr(0, path.size() - (path.ends_with('.') ? 1 : 0));
-}
-
-#define JOB_ROW(section, type, member, name, range, doc)                                           \
-  {withoutDot(#section "." name),                                                                  \
-   #section "." #member,                                                                           \
+#define JOB_ROW(section, member, range, doc, ...)                                                  \
+  {#section "." #member,                                                                           \
    range,                                                                                          \
    doc,                                                                                            \
    &kFieldType<decltype(Job::section.member)>,                                                     \
-   addressIn<&Job::section, &decltype(Job::section)::member>},
-#define JOB_FIELD(section, type, member, name, otherwise, range)                                   \
-  JOB_ROW(section, type, member, name, range, "")
+   addressIn<&Job::section, &decltype(Job::section)::member>,                                      \
+   __VA_ARGS__},
+#define JOB_FIELD(section, type, member, otherwise, range, ...)                                    \
+  JOB_ROW(section, member, range, "", __VA_ARGS__)
 #define JOB_DERIVED(type, member, name, otherwise, range, doc)                                     \
-  JOB_ROW(derived, type, member, name, range, doc)
+  JOB_ROW(derived, member, range, doc, name)
 constexpr Row kRows[] = {
 #include "runtime/plan/Job.def"
 };
 #undef JOB_ROW
 static_assert(std::size(kRows) == kJobFields);
 
+/// `model.numLayers` has the path `model.num_layers` if the row has no other name.
+std::string pathOf(const Row &row) {
+  if (row.name != nullptr) {
+    std::string section(row.member.substr(0, row.member.find('.')));
+    return *row.name == '\0' ? section : section + "." + row.name;
+  }
+  std::string path;
+  for (char c : row.member)
+    if (c >= 'A' && c <= 'Z')
+      path += {'_', static_cast<char>(c - 'A' + 'a')};
+    else
+      path += c;
+  return path;
+}
+
 const Row &rowOf(JobField field) { return kRows[static_cast<size_t>(field)]; }
+
+std::string_view pathOfField(JobField field) { return jobInfo(field).path; }
 
 /// All fields, sorted by path.
 const std::vector<JobField> &sorted() {
@@ -238,16 +251,15 @@ const std::vector<JobField> &sorted() {
     std::vector<JobField> fields;
     for (size_t i = 0; i < kJobFields; ++i)
       fields.push_back(static_cast<JobField>(i));
-    std::ranges::sort(fields, {}, [](JobField field) { return jobInfo(field).path; });
+    std::ranges::sort(fields, {}, pathOfField);
     return fields;
   }();
   return order;
 }
 
 std::optional<JobField> find(std::string_view path) {
-  auto pathOf = [](JobField field) { return jobInfo(field).path; };
-  auto at = std::ranges::lower_bound(sorted(), path, {}, pathOf);
-  return at != sorted().end() && pathOf(*at) == path ? std::optional(*at) : std::nullopt;
+  auto at = std::ranges::lower_bound(sorted(), path, {}, pathOfField);
+  return at != sorted().end() && pathOfField(*at) == path ? std::optional(*at) : std::nullopt;
 }
 
 const Job &defaults() {
@@ -348,8 +360,12 @@ const JobFieldInfo &jobInfo(JobField field) {
     std::vector<JobFieldInfo> infos;
     for (const Row &row : kRows) {
       std::span<const std::string_view> words = row.type->words();
-      infos.push_back(
-          {row.path, row.member, row.type->name, {words.begin(), words.end()}, row.range, row.doc});
+      infos.push_back({pathOf(row),
+                       row.member,
+                       row.type->name,
+                       {words.begin(), words.end()},
+                       row.range,
+                       row.doc});
     }
     return infos;
   }();

@@ -21,11 +21,11 @@ using JobValue = std::variant<bool, int64_t, double, std::string, std::vector<st
 
 /// Identifies a field: one enumerator per row of Job.def, in its order.
 enum class JobField : uint16_t {
-#define JOB_FIELD(section, type, member, name, otherwise, range) section##_##member,
+#define JOB_FIELD(section, type, member, ...) section##_##member,
 #include "runtime/plan/Job.def"
 };
 constexpr size_t kJobFields = 0
-#define JOB_FIELD(section, type, member, name, otherwise, range) +1
+#define JOB_FIELD(...) +1
 #include "runtime/plan/Job.def"
     ;
 
@@ -64,7 +64,7 @@ struct Job {
   using Blend = StringList; ///< paths, or weights and paths alternately
 
 #define JOB_SECTION(member, Type) struct Type {
-#define JOB_FIELD(section, type, member, name, otherwise, range) type member = otherwise;
+#define JOB_FIELD(section, type, member, otherwise, ...) type member = otherwise;
 #define JOB_SECTION_END(member)                                                                    \
   }                                                                                                \
   member;
@@ -115,7 +115,7 @@ private:
 
 /// The row of a field in Job.def.
 struct JobFieldInfo {
-  std::string_view path;
+  std::string path;
   std::string_view member;             ///< member of struct Job, such as "ddp.ncclUb"
   std::string_view type;               ///< the type as messages name it, such as "a whole number"
   std::vector<std::string_view> words; ///< words of an enumeration; otherwise empty

@@ -30,8 +30,9 @@ def parse_value(text, kind):
 
 # The value that plans have of an option while it is unset, as text.
 with open(os.path.join(ROOT, "runtime", "plan", "Job.def"), encoding="utf-8") as fields:
-    UNSET = {f"{section}.{name}": value for section, name, value in
-             re.findall(r'JOB_UNSET\((\w+), \w+, \w+,\s*"([\w.]+)",\s*([\d.]+),', fields.read())}
+    UNSET = {section + "." + (name or re.sub("[A-Z]", lambda upper: "_" + upper.group().lower(), member)): value
+             for section, member, value, name in
+             re.findall(r'JOB_UNSET\((\w+), \w+, (\w+),\s*([\d.]+),\s*\w+(?:\([^)]*\))?(?:,\s*"([\w.]+)")?\)', fields.read())}
 
 
 class Option:

@@ -91,9 +91,9 @@ TEST(Job, AllFieldsTogetherComeBack) {
 
 TEST(Job, WhatAPlanDoesNotSayHasTheDefaultAndIsNotPrinted) {
   Plan plan = parsed(textOf(""));
-#define JOB_FIELD(section, type, member, name, otherwise, range)                                   \
-  EXPECT_FALSE(plan.job.has(JobField::section##_##member)) << name;                                \
-  EXPECT_TRUE(plan.job.section.member == Job().section.member) << name;
+#define JOB_FIELD(section, type, member, ...)                                                      \
+  EXPECT_FALSE(plan.job.has(JobField::section##_##member)) << #member;                             \
+  EXPECT_TRUE(plan.job.section.member == Job().section.member) << #member;
 #include "runtime/plan/Job.def"
   EXPECT_TRUE(plan.job.entries().empty());
   EXPECT_NE(print(plan).find("job {\n}\n"), std::string::npos);
