@@ -89,13 +89,6 @@ void SourceManager::copyFrom(const SourceManager &other) {
   nextBase_ = other.nextBase_;
 }
 
-std::optional<BufferId> SourceManager::find(llvm::StringRef name) const {
-  for (uint32_t i = 0; i < buffers_.size(); ++i)
-    if (name == buffers_[i].name)
-      return BufferId{i};
-  return std::nullopt;
-}
-
 const SourceManager::Buffer &SourceManager::buffer(BufferId id) const {
   SHARDC_CHECK(id.index < buffers_.size(), "no source buffer {}", id.index);
   return buffers_[id.index];

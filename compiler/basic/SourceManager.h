@@ -57,8 +57,6 @@ public:
   bool isFile(BufferId id) const { return buffer(id).isFile; }
   /// Line number of the buffer's first line.
   unsigned firstLine(BufferId id) const { return buffer(id).firstLine; }
-  /// The buffer with this name; empty if there is none.
-  std::optional<BufferId> find(llvm::StringRef name) const;
 
   /// The location of byte `offset`. The offset may be the end of the text.
   SourceLoc loc(BufferId id, size_t offset) const;

@@ -1,7 +1,6 @@
 #include "compiler/config/BatchRamp.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include <fmt/format.h>

@@ -1,7 +1,5 @@
 #include "compiler/config/Config.h"
 
-#include <cmath>
-
 #include <fmt/format.h>
 
 #include "compiler/basic/Format.h"

@@ -2,7 +2,6 @@
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/RulePredicates.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 

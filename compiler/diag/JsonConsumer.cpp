@@ -1,5 +1,5 @@
-#include "compiler/diag/JsonConsumer.h"
-
+// Writes diagnostics as JSON, one object per line.
+#include "compiler/diag/Consumers.h"
 #include "runtime/base/Json.h"
 
 namespace shardc {
@@ -57,20 +57,35 @@ Json messageJson(const SourceManager &sources, const Message &message) {
   return out;
 }
 
+class JsonConsumer : public DiagConsumer {
+public:
+  JsonConsumer(const SourceManager &sources, llvm::raw_ostream &out, std::string recipe)
+      : sources_(sources), out_(out), recipe_(std::move(recipe)) {}
+  void handle(const Diagnostic &diagnostic) override {
+    Json out = messageJson(sources_, diagnostic);
+    if (!diagnostic.range.isValid() && !recipe_.empty())
+      out["file"] = recipe_;
+    if (!diagnostic.group.empty())
+      out["group"] = diagnostic.group;
+    Json notes = Json::array();
+    for (const Message &note : diagnostic.notes)
+      notes.push_back(messageJson(sources_, note));
+    out["notes"] = std::move(notes);
+    // Ill-formed bytes in paths and texts are replaced.
+    out_ << toText(out, -1, /*isAscii=*/true) << '\n';
+  }
+
+private:
+  const SourceManager &sources_;
+  llvm::raw_ostream &out_;
+  std::string recipe_;
+};
+
 } // namespace
 
-void JsonConsumer::handle(const Diagnostic &diagnostic) {
-  Json out = messageJson(sources_, diagnostic);
-  if (!diagnostic.range.isValid() && !recipe_.empty())
-    out["file"] = recipe_;
-  if (!diagnostic.group.empty())
-    out["group"] = diagnostic.group;
-  Json notes = Json::array();
-  for (const Message &note : diagnostic.notes)
-    notes.push_back(messageJson(sources_, note));
-  out["notes"] = std::move(notes);
-  // Ill-formed bytes in paths and texts are replaced.
-  out_ << toText(out, -1, /*isAscii=*/true) << '\n';
+std::unique_ptr<DiagConsumer> makeJsonConsumer(const SourceManager &sources, llvm::raw_ostream &out,
+                                               std::string recipe) {
+  return std::make_unique<JsonConsumer>(sources, out, std::move(recipe));
 }
 
 } // namespace shardc

@@ -1,5 +1,5 @@
 // Writes diagnostics as a SARIF 2.1.0 log: results with their locations, notes and fixes.
-#include "compiler/diag/JsonConsumer.h"
+#include "compiler/diag/Consumers.h"
 #include "runtime/base/Json.h"
 
 #include <map>
@@ -68,61 +68,68 @@ Json sarifFix(const SourceManager &sources, const FixIt &fix, const std::string 
   return {{"description", {{"text", text}}}, {"artifactChanges", std::move(changes)}};
 }
 
-} // namespace
+class SarifConsumer : public DiagConsumer {
+public:
+  SarifConsumer(const SourceManager &sources, llvm::raw_ostream &out, std::string recipe)
+      : sources_(sources), out_(out), recipe_(std::move(recipe)) {}
 
-struct SarifConsumer::State {
-  Json results = Json::array();
-  std::map<std::string, Json> rules; ///< by id
+  /// Adds a diagnostic to the log. Notes become related locations. A message without a location
+  /// gets the recipe's file.
+  void handle(const Diagnostic &diagnostic) override {
+    Json result = {{"ruleId", diagnostic.id},
+                   {"level", sarifLevel(diagnostic.severity).str()},
+                   {"message", {{"text", diagnostic.text}}}};
+    if (diagnostic.range.isValid())
+      result["locations"] = Json::array({locationJson(sources_, diagnostic.range)});
+    else if (!recipe_.empty())
+      result["locations"] =
+          Json::array({{{"physicalLocation", {{"artifactLocation", {{"uri", uriOf(recipe_)}}}}}}});
+    Json related = Json::array();
+    Json fixes = Json::array();
+    for (const FixIt &fix : diagnostic.fixIts)
+      fixes.push_back(sarifFix(sources_, fix, diagnostic.text));
+    for (const Message &note : diagnostic.notes) {
+      Json location = note.range.isValid() ? locationJson(sources_, note.range) : Json::object();
+      location["message"] = {{"text", note.text}};
+      related.push_back(std::move(location));
+      for (const FixIt &fix : note.fixIts)
+        fixes.push_back(sarifFix(sources_, fix, note.text));
+    }
+    if (!related.empty())
+      result["relatedLocations"] = std::move(related);
+    if (!fixes.empty())
+      result["fixes"] = std::move(fixes);
+    results_.push_back(std::move(result));
+    rules_.emplace(diagnostic.id, Json{{"id", diagnostic.id}});
+  }
+
+  void finish() override {
+    Json rules = Json::array();
+    for (auto &[id, rule] : rules_)
+      rules.push_back(rule);
+    Json driver = {{"name", "shardc"}, {"rules", std::move(rules)}};
+    Json run = {{"tool", {{"driver", std::move(driver)}}},
+                {"columnKind", "utf16CodeUnits"},
+                {"results", std::move(results_)}};
+    Json document = {{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"},
+                     {"version", "2.1.0"},
+                     {"runs", Json::array({std::move(run)})}};
+    out_ << toText(document, 2, /*isAscii=*/true) << '\n';
+  }
+
+private:
+  const SourceManager &sources_;
+  llvm::raw_ostream &out_;
+  std::string recipe_;
+  Json results_ = Json::array();
+  std::map<std::string, Json> rules_; ///< by id
 };
 
-SarifConsumer::SarifConsumer(const SourceManager &sources, llvm::raw_ostream &out,
-                             std::string recipe)
-    : sources_(sources), out_(out), recipe_(std::move(recipe)), state_(std::make_unique<State>()) {}
+} // namespace
 
-SarifConsumer::~SarifConsumer() = default;
-
-/// Adds a diagnostic to the log. Notes become related locations. A message without a location gets
-/// the recipe's file.
-void SarifConsumer::handle(const Diagnostic &diagnostic) {
-  Json result = {{"ruleId", diagnostic.id},
-                 {"level", sarifLevel(diagnostic.severity).str()},
-                 {"message", {{"text", diagnostic.text}}}};
-  if (diagnostic.range.isValid())
-    result["locations"] = Json::array({locationJson(sources_, diagnostic.range)});
-  else if (!recipe_.empty())
-    result["locations"] =
-        Json::array({{{"physicalLocation", {{"artifactLocation", {{"uri", uriOf(recipe_)}}}}}}});
-  Json related = Json::array();
-  Json fixes = Json::array();
-  for (const FixIt &fix : diagnostic.fixIts)
-    fixes.push_back(sarifFix(sources_, fix, diagnostic.text));
-  for (const Message &note : diagnostic.notes) {
-    Json location = note.range.isValid() ? locationJson(sources_, note.range) : Json::object();
-    location["message"] = {{"text", note.text}};
-    related.push_back(std::move(location));
-    for (const FixIt &fix : note.fixIts)
-      fixes.push_back(sarifFix(sources_, fix, note.text));
-  }
-  if (!related.empty())
-    result["relatedLocations"] = std::move(related);
-  if (!fixes.empty())
-    result["fixes"] = std::move(fixes);
-  state_->results.push_back(std::move(result));
-  state_->rules.emplace(diagnostic.id, Json{{"id", diagnostic.id}});
-}
-
-void SarifConsumer::finish() {
-  Json rules = Json::array();
-  for (auto &[id, rule] : state_->rules)
-    rules.push_back(rule);
-  Json driver = {{"name", "shardc"}, {"rules", std::move(rules)}};
-  Json run = {{"tool", {{"driver", std::move(driver)}}},
-              {"columnKind", "utf16CodeUnits"},
-              {"results", std::move(state_->results)}};
-  Json document = {{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"},
-                   {"version", "2.1.0"},
-                   {"runs", Json::array({std::move(run)})}};
-  out_ << toText(document, 2, /*isAscii=*/true) << '\n';
+std::unique_ptr<DiagConsumer> makeSarifConsumer(const SourceManager &sources,
+                                                llvm::raw_ostream &out, std::string recipe) {
+  return std::make_unique<SarifConsumer>(sources, out, std::move(recipe));
 }
 
 } // namespace shardc

@@ -6,12 +6,6 @@
 #include <map>
 
 #include "compiler/config/Adapted.h"
-#include "compiler/model/DenseMlp.h"
-#include "compiler/model/Embedding.h"
-#include "compiler/model/Head.h"
-#include "compiler/model/Mixers.h"
-#include "compiler/model/MoeMlp.h"
-#include "compiler/model/MtpBlock.h"
 #include "runtime/base/DType.h"
 #include "runtime/base/Preference.h"
 
@@ -56,15 +50,15 @@ public:
   model::Decoder decoder() const {
     model::Decoder decoder;
     decoder.numLayers = d_.numLayers;
-    decoder.embedding.push_back(std::make_unique<model::Embedding>(embedding()));
+    decoder.embedding.push_back(model::makeModule(embedding()));
     addLayers(decoder);
     decoder.head.push_back(
         norm(isHybrid() ? "decoder.final_norm." : "decoder.final_layernorm.", "norm"));
-    decoder.head.push_back(std::make_unique<model::Head>(head()));
+    decoder.head.push_back(model::makeModule(head()));
     decoder.numPredictions = config_.getIntOr(Opt::ModelMtpNumLayers, 0);
     if (decoder.numPredictions > 0)
       decoder.prediction.push_back(
-          std::make_unique<model::MtpBlock>(prediction(), layer(kindOf(d_.numLayers - 1))));
+          model::makeModule(prediction(), layer(kindOf(d_.numLayers - 1))));
     return decoder;
   }
 
@@ -252,10 +246,8 @@ private:
     if (config_.isOn(Opt::ModelPreLayernorm))
       branch.push_back(
           norm(hasExperts ? "pre_mlp_layernorm." : "mlp.linear_fc1.layer_norm_", "norm2"));
-    if (hasExperts)
-      branch.push_back(std::make_unique<model::MoeMlp>(moe(kind)));
-    else
-      branch.push_back(std::make_unique<model::DenseMlp>(feedForward(d_.ffnHidden, kind)));
+    branch.push_back(hasExperts ? model::makeModule(moe(kind))
+                                : model::makeModule(feedForward(d_.ffnHidden, kind)));
     if (config_.isOn(Opt::ModelPostMlpLayernorm))
       addPostNorm(branch, "post_mlp_layernorm.", "mlp.normed", "mlp.drop");
     return branch;
@@ -268,15 +260,15 @@ private:
     case Mixer::None:
       break;
     case Mixer::Attention:
-      return {"self_attention.linear_qkv.layer_norm_", model::makeMixer(gqa(kind))};
+      return {"self_attention.linear_qkv.layer_norm_", model::makeModule(gqa(kind))};
     case Mixer::Latent:
-      return {"input_layernorm.", model::makeMixer(mla(kind))};
+      return {"input_layernorm.", model::makeModule(mla(kind))};
     case Mixer::ShortConv:
-      return {"short_conv.in_proj.layer_norm_", model::makeMixer(shortConv(kind))};
+      return {"short_conv.in_proj.layer_norm_", model::makeModule(shortConv(kind))};
     case Mixer::DeltaNet:
-      return {"self_attention.in_proj.layer_norm_", model::makeMixer(deltaNet(kind))};
+      return {"self_attention.in_proj.layer_norm_", model::makeModule(deltaNet(kind))};
     case Mixer::Mamba:
-      return {"mixer.in_proj.layer_norm_", model::makeMixer(mamba(kind))};
+      return {"mixer.in_proj.layer_norm_", model::makeModule(mamba(kind))};
     }
     return {};
   }

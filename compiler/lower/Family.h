@@ -6,7 +6,7 @@
 #include "compiler/config/Config.h"
 #include "compiler/model/Decoder.h"
 #include "compiler/model/Freeze.h"
-#include "compiler/model/MoeMlp.h"
+#include "compiler/model/ModuleKinds.h"
 
 namespace shardc::lower {
 

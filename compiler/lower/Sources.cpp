@@ -1,7 +1,6 @@
 // Collects the files and settings from which a configuration was read, each of them once.
 #include "compiler/lower/Sources.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <optional>
 

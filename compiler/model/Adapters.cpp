@@ -34,59 +34,53 @@ enum class Gate : uint8_t { Any, With, Without };
 /// then those of Hugging Face's models.
 struct Row {
   const char *stem;
-  int part;
   Where where;
-  Gate gate;
   const char *names;
+  int part = kJoint;
+  Gate gate = Gate::Any;
 };
 constexpr Row kRows[] = {
-    {"short_conv.in_proj", kJoint, Where::Conv, Gate::Any, "short_conv.in_proj conv.in_proj"},
-    {"short_conv.out_proj", kJoint, Where::Conv, Gate::Any, "short_conv.out_proj conv.out_proj"},
-    {"self_attention.out_proj", kJoint, Where::Delta, Gate::Any,
-     "self_attention.out_proj linear_attn.out_proj"},
-    {"mixer.out_proj", kJoint, Where::Mamba, Gate::Any, "mixer.out_proj mamba.out_proj"},
-    {"self_attention.linear_qkv", kJoint, Where::Plain, Gate::Any,
+    {"short_conv.in_proj", Where::Conv, "short_conv.in_proj conv.in_proj"},
+    {"short_conv.out_proj", Where::Conv, "short_conv.out_proj conv.out_proj"},
+    {"self_attention.out_proj", Where::Delta, "self_attention.out_proj linear_attn.out_proj"},
+    {"mixer.out_proj", Where::Mamba, "mixer.out_proj mamba.out_proj"},
+    {"self_attention.linear_qkv", Where::Plain,
      "self_attention.linear_qkv self_attn.qkv_proj attn.c_attn"},
-    {"self_attention.linear_qkv", 0, Where::Plain, Gate::Any,
-     "self_attention.linear_q self_attn.q_proj"},
-    {"self_attention.linear_qkv", 1, Where::Plain, Gate::Any,
-     "self_attention.linear_k self_attn.k_proj"},
-    {"self_attention.linear_qkv", 2, Where::Plain, Gate::Any,
-     "self_attention.linear_v self_attn.v_proj"},
-    {"self_attention.linear_q_proj", kJoint, Where::WholeQueries, Gate::Any,
+    {"self_attention.linear_qkv", Where::Plain, "self_attention.linear_q self_attn.q_proj", 0},
+    {"self_attention.linear_qkv", Where::Plain, "self_attention.linear_k self_attn.k_proj", 1},
+    {"self_attention.linear_qkv", Where::Plain, "self_attention.linear_v self_attn.v_proj", 2},
+    {"self_attention.linear_q_proj", Where::WholeQueries,
      "self_attention.linear_q_proj self_attn.q_proj"},
-    {"self_attention.linear_q_down_proj", kJoint, Where::LowQueries, Gate::Any,
+    {"self_attention.linear_q_down_proj", Where::LowQueries,
      "self_attention.linear_q_down_proj self_attn.q_a_proj"},
-    {"self_attention.linear_q_up_proj", kJoint, Where::LowQueries, Gate::Any,
+    {"self_attention.linear_q_up_proj", Where::LowQueries,
      "self_attention.linear_q_up_proj self_attn.q_b_proj"},
-    {"self_attention.linear_kv_down_proj", kJoint, Where::Latent, Gate::Any,
+    {"self_attention.linear_kv_down_proj", Where::Latent,
      "self_attention.linear_kv_down_proj self_attn.kv_a_proj_with_mqa"},
-    {"self_attention.linear_kv_up_proj", kJoint, Where::Latent, Gate::Any,
+    {"self_attention.linear_kv_up_proj", Where::Latent,
      "self_attention.linear_kv_up_proj self_attn.kv_b_proj"},
-    {"self_attention.linear_proj", kJoint, Where::Plain, Gate::Any,
+    {"self_attention.linear_proj", Where::Plain,
      "self_attention.linear_proj self_attn.o_proj attn.c_proj self_attn.out_proj"},
-    {"self_attention.linear_proj", kJoint, Where::Latent, Gate::Any,
-     "self_attention.linear_proj self_attn.o_proj"},
-    {"mlp.linear_fc1", kJoint, Where::Dense, Gate::Any, "mlp.linear_fc1 mlp.gate_up_proj mlp.c_fc"},
-    {"mlp.linear_fc1", kJoint, Where::Dense, Gate::Without, "mlp.linear_fc1 mlp.up_proj"},
-    {"mlp.linear_fc1", 0, Where::Dense, Gate::With,
-     "mlp.linear_fc1_gate mlp.gate_proj feed_forward.w1"},
-    {"mlp.linear_fc1", 1, Where::Dense, Gate::With,
-     "mlp.linear_fc1_up mlp.up_proj feed_forward.w3"},
-    {"mlp.linear_fc2", kJoint, Where::Dense, Gate::Any,
-     "mlp.linear_fc2 mlp.down_proj mlp.c_proj feed_forward.w2"},
-    {"mlp.experts.linear_fc1", kJoint, Where::Experts, Gate::Any,
-     "mlp.experts.linear_fc1 mlp.experts.gate_up_proj"},
-    {"mlp.experts.linear_fc2", kJoint, Where::Experts, Gate::Any,
-     "mlp.experts.linear_fc2 mlp.experts.down_proj"},
-    {"mlp.shared_experts.linear_fc1", kJoint, Where::Shared, Gate::Any,
+    {"self_attention.linear_proj", Where::Latent, "self_attention.linear_proj self_attn.o_proj"},
+    {"mlp.linear_fc1", Where::Dense, "mlp.linear_fc1 mlp.gate_up_proj mlp.c_fc"},
+    {"mlp.linear_fc1", Where::Dense, "mlp.linear_fc1 mlp.up_proj", kJoint, Gate::Without},
+    {"mlp.linear_fc1", Where::Dense, "mlp.linear_fc1_gate mlp.gate_proj feed_forward.w1", 0,
+     Gate::With},
+    {"mlp.linear_fc1", Where::Dense, "mlp.linear_fc1_up mlp.up_proj feed_forward.w3", 1,
+     Gate::With},
+    {"mlp.linear_fc2", Where::Dense, "mlp.linear_fc2 mlp.down_proj mlp.c_proj feed_forward.w2"},
+    {"mlp.experts.linear_fc1", Where::Experts, "mlp.experts.linear_fc1 mlp.experts.gate_up_proj"},
+    {"mlp.experts.linear_fc2", Where::Experts, "mlp.experts.linear_fc2 mlp.experts.down_proj"},
+    {"mlp.shared_experts.linear_fc1", Where::Shared,
      "mlp.shared_experts.linear_fc1 mlp.shared_experts.gate_up_proj"},
-    {"mlp.shared_experts.linear_fc1", 0, Where::Shared, Gate::With,
+    {"mlp.shared_experts.linear_fc1", Where::Shared,
      "mlp.shared_experts.linear_fc1_gate mlp.shared_experts.gate_proj "
-     "mlp.shared_expert.gate_proj"},
-    {"mlp.shared_experts.linear_fc1", 1, Where::Shared, Gate::With,
-     "mlp.shared_experts.linear_fc1_up mlp.shared_experts.up_proj mlp.shared_expert.up_proj"},
-    {"mlp.shared_experts.linear_fc2", kJoint, Where::Shared, Gate::Any,
+     "mlp.shared_expert.gate_proj",
+     0, Gate::With},
+    {"mlp.shared_experts.linear_fc1", Where::Shared,
+     "mlp.shared_experts.linear_fc1_up mlp.shared_experts.up_proj mlp.shared_expert.up_proj", 1,
+     Gate::With},
+    {"mlp.shared_experts.linear_fc2", Where::Shared,
      "mlp.shared_experts.linear_fc2 mlp.shared_experts.down_proj mlp.shared_expert.down_proj"},
 };
 
@@ -172,8 +166,7 @@ bool has(const AdaptedModel &model, const Row &row, LayerForm parts) {
 }
 
 bool isInAnyLayer(const AdaptedModel &model, const Row &row) {
-  return std::ranges::any_of(model.layers,
-                             [&](LayerForm parts) { return has(model, row, parts); });
+  return std::ranges::any_of(model.layers, [&](LayerForm parts) { return has(model, row, parts); });
 }
 
 /// A row's first path, such as `self_attention.linear_qkv`, and its last name.

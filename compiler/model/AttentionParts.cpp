@@ -58,4 +58,18 @@ ValueId attend(Forward &to, ValueId q, ValueId k, ValueId v, const ScoreSettings
   return to.emitMany(std::move(sink), {{"attn", output}, {"attn.lse", statistics}})[0];
 }
 
+ValueId convolvedHeads(Forward &to, const Linear &in, ValueId x, const std::string &what,
+                       int64_t size, bool resetMask, const std::string &filter,
+                       const std::string &bias) {
+  const int64_t b = to.settings().microBatch, s = to.settings().seqLength;
+  ValueId rows = in.apply(to, x, (what + ".in").c_str());
+  Op conv = to.op(OpKind::CausalConv, {rows, to.weight(filter), to.batch().docs});
+  if (!bias.empty())
+    conv.operands.push_back(to.weight(bias));
+  conv.set(Key::reset_mask, int64_t{resetMask});
+  rows =
+      to.emit(std::move(conv), to.name((what + ".conv").c_str()), to.activations({b, s, in.out}));
+  return to.reshaped(rows, what.c_str(), {b, s, in.out / size, size});
+}
+
 } // namespace shardc::model

@@ -67,4 +67,10 @@ void declareSinks(Params &params, int64_t heads, const ScoreSettings &settings);
 plan::ValueId attend(Forward &to, plan::ValueId q, plan::ValueId k, plan::ValueId v,
                      const ScoreSettings &settings);
 
+/// Heads [B,S,columns / size,size] of a product of x, which is convolved along the sequence with
+/// parameter `filter` and, unless it is empty, parameter `bias`.
+plan::ValueId convolvedHeads(Forward &to, const Linear &in, plan::ValueId x,
+                             const std::string &what, int64_t size, bool resetMask,
+                             const std::string &filter, const std::string &bias = "");
+
 } // namespace shardc::model

@@ -1,17 +1,10 @@
 // A gated delta net in place of attention, as in Qwen3-Next: products of the hidden state give
 // queries, keys and values, which are convolved along the sequence, and the decay, strength and
 // gate of each value head.
-#include "compiler/model/Mixers.h"
-
 #include "compiler/model/Forward.h"
+#include "compiler/model/ModuleKinds.h"
 
 namespace shardc::model {
-
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
-using Key = plan::AttrKey;
-
 namespace {
 
 constexpr const char *kParts[] = {"query", "key", "value", "z", "beta", "alpha"};
@@ -27,8 +20,8 @@ std::string filterOf(size_t part) {
 class DeltaNet : public Module {
 public:
   explicit DeltaNet(const DeltaNetSettings &settings)
-      : s_(settings), out_{ParamKind::Projection, "self_attention.out_proj", s_.hidden,
-                           times(s_.valueHeads, s_.valueSize)},
+      : s_(settings),
+        out_(s_.output("self_attention.out_proj", times(s_.valueHeads, s_.valueSize))),
         norm_({false, false, s_.normEps}, s_.valueSize, "self_attention.out_norm.", "o.normed") {
     const int64_t keys = times(s_.keyHeads, s_.keySize), values = out_.in;
     const int64_t rows[] = {keys, keys, values, values, s_.valueHeads, s_.valueHeads};
@@ -37,8 +30,6 @@ public:
                 "self_attention.in_proj", rows[i], s_.hidden};
       in_[i].part = std::string(".") + kParts[i], in_[i].initStd = s_.initStd;
     }
-    out_.initStd = s_.residualStd, out_.cut = Linear::Sum;
-    out_.adapter = s_.adapters.find(out_.stem, out_.in);
   }
 
   /// Rates of decay begin with uniform numbers from 1 to 16, and biases with 1, as upstream. Both
@@ -66,7 +57,8 @@ public:
     const int64_t b = to.settings().microBatch, s = to.settings().seqLength;
     std::array<ValueId, kConvolved> heads;
     for (size_t i = 0; i < kConvolved; ++i)
-      heads[i] = convolved(to, x, i);
+      heads[i] = convolvedHeads(to, in_[i], x, kParts[i], i < 2 ? s_.keySize : s_.valueSize,
+                                s_.resetMask, filterOf(i));
     ValueId z = in_[kGates].apply(to, x, "z.in"), beta = in_[kStrengths].apply(to, x, "beta"),
             alpha = in_[kDecays].apply(to, x, "alpha");
     Op rule = to.op(OpKind::DeltaRule, {heads[0], heads[1], heads[2], alpha, beta, to.weight(kLog),
@@ -82,19 +74,6 @@ public:
   }
 
 private:
-  /// Queries, keys or values [B,S,heads,size]: a product, convolved.
-  ValueId convolved(Forward &to, ValueId x, size_t part) const {
-    const int64_t b = to.settings().microBatch, s = to.settings().seqLength;
-    const int64_t size = part < 2 ? s_.keySize : s_.valueSize, columns = in_[part].out;
-    const std::string name = kParts[part];
-    ValueId rows = in_[part].apply(to, x, (name + ".in").c_str());
-    Op conv = to.op(OpKind::CausalConv, {rows, to.weight(filterOf(part)), to.batch().docs});
-    conv.set(Key::reset_mask, int64_t{s_.resetMask});
-    rows = to.emit(std::move(conv), to.name((name + ".conv").c_str()),
-                   to.activations({b, s, columns}));
-    return to.reshaped(rows, name.c_str(), {b, s, columns / size, size});
-  }
-
   DeltaNetSettings s_;
   std::array<Linear, 6> in_; ///< queries, keys, values, gates, strengths, decays
   Linear out_;
@@ -103,7 +82,7 @@ private:
 
 } // namespace
 
-std::unique_ptr<const Module> makeMixer(const DeltaNetSettings &settings) {
+std::unique_ptr<const Module> makeModule(const DeltaNetSettings &settings) {
   return std::make_unique<DeltaNet>(settings);
 }
 

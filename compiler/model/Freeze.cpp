@@ -1,7 +1,6 @@
 #include "compiler/model/Freeze.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include <fmt/format.h>
 

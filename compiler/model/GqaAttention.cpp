@@ -1,20 +1,12 @@
 // Attention in which groups of query heads share a key and value head. With one group for each
 // head, this is multi-head attention.
-#include "compiler/model/Mixers.h"
-
 #include <algorithm>
 
 #include "compiler/model/Forward.h"
+#include "compiler/model/ModuleKinds.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::model {
-
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
-
 namespace {
 
 /// x and the result are [B,S,hidden].
@@ -26,18 +18,11 @@ public:
     int64_t queries = times(s_.heads, s_.headSize), keys = times(s_.groups, s_.headSize);
     int64_t units = s_.hasGate ? 2 : 1, rows = plus(times(units, queries), times(2, keys));
     qkv_ = {ParamKind::Qkv, "self_attention.linear_qkv", rows, s_.hidden, s_.qkvBias, s_.initStd};
-    proj_ = {ParamKind::Projection,
-             "self_attention.linear_proj",
-             s_.hidden,
-             queries,
-             s_.projBias,
-             s_.residualStd,
-             Linear::Sum};
+    proj_ = s_.output("self_attention.linear_proj", queries, s_.projBias);
     constexpr int64_t kParts = 3; // queries, keys, values
     qkv_.adapter = s_.adapters.find(
         qkv_.stem, qkv_.in,
         {s_.groups, units * s_.heads / std::max<int64_t>(s_.groups, 1) + 2, kParts});
-    proj_.adapter = s_.adapters.find(proj_.stem, proj_.in);
     if (s_.qkNorm) {
       bool isOfAll = s_.isNormOfAllHeads;
       bool isFinal = (!s_.rope || s_.isNormOfRotated) && !isOfAll;
@@ -163,7 +148,7 @@ private:
 
 } // namespace
 
-std::unique_ptr<const Module> makeMixer(const GqaSettings &settings) {
+std::unique_ptr<const Module> makeModule(const GqaSettings &settings) {
   return std::make_unique<GqaAttention>(settings);
 }
 

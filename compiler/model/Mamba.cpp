@@ -1,20 +1,14 @@
 // A Mamba-2 mixer in place of attention, as in Nemotron-H: products of the hidden state give gates,
 // values, keys and queries, and the step of each head. Values, keys and queries are convolved along
 // the sequence; a norm of groups follows the scan.
-#include "compiler/model/Mixers.h"
-
 #include <cmath>
 
 #include "compiler/model/Forward.h"
+#include "compiler/model/ModuleKinds.h"
 
 namespace shardc::model {
 
 using plan::InitKind;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 namespace {
 
@@ -33,16 +27,13 @@ std::string convOf(size_t part, const char *kind) {
 class Mamba : public Module {
 public:
   explicit Mamba(const MambaSettings &settings)
-      : s_(settings), out_{ParamKind::Projection, "mixer.out_proj", s_.hidden,
-                           times(s_.heads, s_.headSize)} {
+      : s_(settings), out_(s_.output("mixer.out_proj", times(s_.heads, s_.headSize))) {
     const int64_t keys = times(s_.groups, s_.stateSize);
     const int64_t rows[] = {out_.in, out_.in, keys, keys, s_.heads};
     for (size_t i = 0; i < in_.size(); ++i) {
       in_[i] = {ParamKind::MambaIn, "mixer.in_proj", rows[i], s_.hidden};
       in_[i].part = std::string(".") + kProducts[i], in_[i].initStd = s_.initStd;
     }
-    out_.initStd = s_.residualStd, out_.cut = Linear::Sum;
-    out_.adapter = s_.adapters.find(out_.stem, out_.in);
   }
 
   /// Initial values are upstream's: filters as PyTorch's convolutions, rates of decay from 1 to 16,
@@ -94,19 +85,11 @@ public:
   }
 
 private:
-  /// Values, keys or queries [B,S,heads,size]: a product, convolved.
+  /// Values, keys or queries [B,S,heads,size].
   ValueId convolved(Forward &to, ValueId x, size_t part) const {
-    const int64_t b = to.settings().microBatch, s = to.settings().seqLength,
-                  columns = in_[part].out;
-    const int64_t size = part == kOfX ? s_.headSize : s_.stateSize;
-    const std::string name = kProducts[part];
-    ValueId rows = in_[part].apply(to, x, (name + ".in").c_str());
-    Op conv = to.op(OpKind::CausalConv, {rows, to.weight(convOf(part, "weight")), to.batch().docs,
-                                         to.weight(convOf(part, "bias"))});
-    conv.set(Key::reset_mask, int64_t{s_.resetMask});
-    rows = to.emit(std::move(conv), to.name((name + ".conv").c_str()),
-                   to.activations({b, s, columns}));
-    return to.reshaped(rows, name.c_str(), {b, s, columns / size, size});
+    return convolvedHeads(to, in_[part], x, kProducts[part],
+                          part == kOfX ? s_.headSize : s_.stateSize, s_.resetMask,
+                          convOf(part, "weight"), convOf(part, "bias"));
   }
 
   MambaSettings s_;
@@ -116,7 +99,7 @@ private:
 
 } // namespace
 
-std::unique_ptr<const Module> makeMixer(const MambaSettings &settings) {
+std::unique_ptr<const Module> makeModule(const MambaSettings &settings) {
   return std::make_unique<Mamba>(settings);
 }
 

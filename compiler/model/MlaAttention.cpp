@@ -1,17 +1,10 @@
 // Latent attention (DeepSeek-V2, arXiv 2405.04434): queries, keys and values are computed from
 // compressed vectors, which have their own norms. Rotary embedding is applied to separate channels,
 // which all key heads of a token share.
-#include "compiler/model/Mixers.h"
-
 #include "compiler/model/Forward.h"
+#include "compiler/model/ModuleKinds.h"
 
 namespace shardc::model {
-
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-
 namespace {
 
 /// x and the result are [B,S,hidden]. The rotated channels of keys are computed from x directly,
@@ -26,9 +19,7 @@ public:
     else
       query_ = {ParamKind::Latent, stem + "linear_q_proj", queries, s_.hidden, false, s_.initStd};
     keyRank_ = rank("kv", s_.keyRank, s_.rotated, times(s_.heads, plus(s_.channels, s_.values)));
-    proj_ = {ParamKind::Projection, stem + "linear_proj", s_.hidden,  times(s_.heads, s_.values),
-             s_.projBias,           s_.residualStd,       Linear::Sum};
-    proj_.adapter = s_.adapters.find(proj_.stem, proj_.in);
+    proj_ = s_.output(stem + "linear_proj", times(s_.heads, s_.values), s_.projBias);
     if (query_)
       query_->adapter = s_.adapters.find(query_->stem, query_->in);
     s_.rope.dim = s_.rotated;
@@ -109,7 +100,7 @@ private:
 
 } // namespace
 
-std::unique_ptr<const Module> makeMixer(const MlaSettings &settings) {
+std::unique_ptr<const Module> makeModule(const MlaSettings &settings) {
   return std::make_unique<MlaAttention>(settings);
 }
 

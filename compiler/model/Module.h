@@ -32,7 +32,7 @@ struct ParamSpec {
   std::string name; ///< Megatron-Core's name, without the prefix of the unit
   std::vector<int64_t> shape;
   plan::InitKind init = plan::InitKind::Zeros;
-  double initStd = 0; ///< as plan::Param::initStd
+  double initStd = 0;               ///< as plan::Param::initStd
   std::optional<TensorSplit> split; ///< none: tensor-parallel ranks have all of it
   /// The first dimension counts tensors of the same shape, those of the experts of a layer. They
   /// have a block of their own.

@@ -1,9 +1,10 @@
-#include "compiler/model/MoeMlp.h"
-
+// A mixture of experts: a router chooses experts for each token, and the token's result is the
+// weighted sum of their results. Experts are stacked parameters. Each token may also use a shared
+// expert.
 #include <algorithm>
-#include <array>
 
 #include "compiler/model/Forward.h"
+#include "compiler/model/ModuleKinds.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::model {
@@ -41,7 +42,7 @@ public:
     if (s_.shared) {
       MlpSettings settings = *s_.shared;
       settings.hiddenDropout = 0; // dropout applies to the sum
-      ValueId shared = DenseMlp(settings, kShared, "shared.").forward(to_, x);
+      ValueId shared = makeModule(settings, kShared, "shared.")->forward(to_, x);
       if (s_.hasSharedGate)
         shared = gated(x, shared);
       y = one(to_.op(OpKind::Add, {y, shared}), "moe.all", to_.typeOf(x));
@@ -281,37 +282,51 @@ private:
   int64_t tokens_; ///< of a microbatch
 };
 
-} // namespace
+/// x and the result are [B,S,hidden]; experts see rows of tokens, each once for every expert that
+/// it chose.
+class MoeMlp : public Module {
+public:
+  explicit MoeMlp(const MoeSettings &settings) : s_(settings) {}
 
-/// Experts are declared as one DenseMlp whose parameters get a first dimension for the expert.
-void MoeMlp::declare(Params &params) const {
-  params.push_back({ParamKind::Router,
-                    kRouter,
-                    {s_.experts, s_.expert.hidden},
-                    plan::InitKind::Normal,
-                    s_.expert.initStd});
-  if (s_.expert.hasBias) // initialised like the weights
-    params.push_back(
-        {ParamKind::Bias, kRouterBias, {s_.experts}, plan::InitKind::Normal, s_.expert.initStd});
-  Params one;
-  DenseMlp(s_.expert, kExperts, "", ParamKind::Experts).declare(one);
-  for (ParamSpec &param : one) {
-    param.shape.insert(param.shape.begin(), s_.experts);
-    param.isStacked = true;
-    if (param.split)
-      ++param.split->dim;
-    params.push_back(std::move(param));
-  }
-  if (s_.shared)
-    DenseMlp(*s_.shared, kShared, "", ParamKind::SharedExperts).declare(params);
-  if (s_.hasSharedGate)
-    params.push_back({ParamKind::SharedGate,
-                      kSharedGate,
-                      {1, s_.expert.hidden},
+  /// Experts are declared as one layer whose parameters get a first dimension for the expert.
+  void declare(Params &params) const override {
+    params.push_back({ParamKind::Router,
+                      kRouter,
+                      {s_.experts, s_.expert.hidden},
                       plan::InitKind::Normal,
                       s_.expert.initStd});
-}
+    if (s_.expert.hasBias) // initialised like the weights
+      params.push_back(
+          {ParamKind::Bias, kRouterBias, {s_.experts}, plan::InitKind::Normal, s_.expert.initStd});
+    Params one;
+    makeModule(s_.expert, kExperts, "", ParamKind::Experts)->declare(one);
+    for (ParamSpec &param : one) {
+      param.shape.insert(param.shape.begin(), s_.experts);
+      param.isStacked = true;
+      if (param.split)
+        ++param.split->dim;
+      params.push_back(std::move(param));
+    }
+    if (s_.shared)
+      makeModule(*s_.shared, kShared, "", ParamKind::SharedExperts)->declare(params);
+    if (s_.hasSharedGate)
+      params.push_back({ParamKind::SharedGate,
+                        kSharedGate,
+                        {1, s_.expert.hidden},
+                        plan::InitKind::Normal,
+                        s_.expert.initStd});
+  }
 
-ValueId MoeMlp::forward(Forward &to, ValueId x) const { return Layer(s_, to).emit(x); }
+  ValueId forward(Forward &to, ValueId x) const override { return Layer(s_, to).emit(x); }
+
+private:
+  MoeSettings s_;
+};
+
+} // namespace
+
+std::unique_ptr<const Module> makeModule(const MoeSettings &settings) {
+  return std::make_unique<MoeMlp>(settings);
+}
 
 } // namespace shardc::model

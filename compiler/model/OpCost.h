@@ -4,8 +4,6 @@
 // excludes them.
 #pragma once
 
-#include <cstdint>
-
 #include "runtime/plan/Plan.h"
 
 namespace shardc::model {

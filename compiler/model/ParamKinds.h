@@ -3,9 +3,7 @@
 // name.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 namespace shardc::model {

@@ -19,46 +19,38 @@ int64_t times(int64_t a, int64_t b) {
 }
 
 void Linear::declare(Params &params) const {
-  const TensorSplit columns{0, parts}, summed{1};
-  params.push_back({kind, weight(), {out, in}, InitKind::Normal, initStd});
-  if (cut != All)
-    params.back().split = cut == Columns ? columns : summed;
-  if (hasBias) {
-    params.push_back({ParamKind::Bias, stem + ".bias", {out}, InitKind::Zeros, 0});
-    if (cut == Columns)
-      params.back().split = columns;
-  }
-  if (adapter)
-    declareAdapter(params);
-}
-
-void Linear::declareAdapter(Params &params) const {
-  const TensorSplit columns{0, parts}, summed{1};
+  std::optional<TensorSplit> columns, summed; // of what has a number for each column, and of others
+  if (cut == Columns)
+    columns = {0, parts};
+  else if (cut == Sum)
+    summed = {1};
+  params.push_back(
+      {kind, weight(), {out, in}, InitKind::Normal, initStd, columns ? columns : summed});
+  if (hasBias)
+    params.push_back({ParamKind::Bias, stem + ".bias", {out}, InitKind::Zeros, 0, columns});
+  if (!adapter)
+    return;
   params.push_back({ParamKind::AdapterIn,
                     stem + kAdapterIn,
                     {adapter->columns(), in},
                     InitKind::Normal,
-                    adapter->initStd});
-  if (cut == Sum)
-    params.back().split = summed;
-  params.push_back(
-      {ParamKind::AdapterOut, stem + kAdapterOut, {out, adapter->rank}, InitKind::Zeros, 0});
-  if (cut == Columns)
-    params.back().split = columns;
-  if (adapter->hasBias) {
-    params.push_back({ParamKind::AdapterBias, stem + kAdapterBias, {out}, InitKind::Zeros, 0});
-    if (cut == Columns)
-      params.back().split = columns;
-  }
-  if (!adapter->hasMagnitude)
-    return;
+                    adapter->initStd,
+                    summed});
+  params.push_back({ParamKind::AdapterOut,
+                    stem + kAdapterOut,
+                    {out, adapter->rank},
+                    InitKind::Zeros,
+                    0,
+                    columns});
+  if (adapter->hasBias)
+    params.push_back(
+        {ParamKind::AdapterBias, stem + kAdapterBias, {out}, InitKind::Zeros, 0, columns});
   // The expected norm of a row of randomly initialised weights. Loads set the norms of the base's
   // rows instead.
   double norm = initStd * std::sqrt(static_cast<double>(in));
-  params.push_back(
-      {ParamKind::Magnitude, stem + kAdapterMagnitude, {out}, InitKind::Constant, norm});
-  if (cut == Columns)
-    params.back().split = columns;
+  if (adapter->hasMagnitude)
+    params.push_back(
+        {ParamKind::Magnitude, stem + kAdapterMagnitude, {out}, InitKind::Constant, norm, columns});
 }
 
 ValueId Linear::apply(Forward &to, ValueId x, const char *what) const {
@@ -176,12 +168,10 @@ void Norm::declare(Params &params) const {
                     stem_ + "weight",
                     {size_},
                     settings_.zeroCentered ? InitKind::Zeros : InitKind::Ones,
-                    0});
-  params.back().split = split_;
-  if (!settings_.centered)
-    return;
-  params.push_back({kind_, stem_ + "bias", {size_}, InitKind::Zeros, 0});
-  params.back().split = split_;
+                    0,
+                    split_});
+  if (settings_.centered)
+    params.push_back({kind_, stem_ + "bias", {size_}, InitKind::Zeros, 0, split_});
 }
 
 ValueId Norm::forward(Forward &to, ValueId x) const {

@@ -27,7 +27,6 @@ struct Linear {
   plan::ValueId apply(Forward &to, plan::ValueId x, const char *what) const;
 
 private:
-  void declareAdapter(Params &params) const;
   /// x·wᵀ alone.
   plan::ValueId product(Forward &to, plan::ValueId x, const std::string &what) const;
   /// The product with the layer's bias, if it has one.
@@ -67,6 +66,13 @@ struct MixerSettings {
   double initStd = 0, residualStd = 0;
   double hiddenDropout = 0;
   Adapters adapters = {};
+
+  /// The product that ends the mixer: from so many columns to the hidden state.
+  Linear output(const std::string &stem, int64_t columns, bool hasBias = false) const {
+    return {
+        ParamKind::Projection,       stem, hidden, columns, hasBias, residualStd, Linear::Sum, 1,
+        adapters.find(stem, columns)};
+  }
 };
 
 /// A norm over the last dimension.

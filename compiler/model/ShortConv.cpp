@@ -1,15 +1,9 @@
 // A gated convolution along the sequence in place of attention, as in LFM2: a product gives each
 // channel an input gate, an output gate and a value; another one follows the convolution.
-#include "compiler/model/Mixers.h"
-
 #include "compiler/model/Forward.h"
+#include "compiler/model/ModuleKinds.h"
 
 namespace shardc::model {
-
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
-
 namespace {
 
 constexpr const char *kFilter = "short_conv.conv.weight";
@@ -20,11 +14,9 @@ public:
   /// The rows of the first product are input gates, output gates and values, in this order.
   explicit ShortConv(const ShortConvSettings &settings)
       : s_(settings), in_{ParamKind::ConvIn, "short_conv.in_proj", times(3, s_.hidden), s_.hidden},
-        out_{ParamKind::Projection, "short_conv.out_proj", s_.hidden, s_.hidden} {
+        out_(s_.output("short_conv.out_proj", s_.hidden)) {
     in_.initStd = s_.initStd, in_.parts = 3;
-    out_.initStd = s_.residualStd, out_.cut = Linear::Sum;
     in_.adapter = s_.adapters.find(in_.stem, in_.in);
-    out_.adapter = s_.adapters.find(out_.stem, out_.in);
   }
 
   void declare(Params &params) const override {
@@ -51,7 +43,7 @@ private:
 
 } // namespace
 
-std::unique_ptr<const Module> makeMixer(const ShortConvSettings &settings) {
+std::unique_ptr<const Module> makeModule(const ShortConvSettings &settings) {
   return std::make_unique<ShortConv>(settings);
 }
 

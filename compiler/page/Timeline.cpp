@@ -1,7 +1,6 @@
 #include "compiler/page/Timeline.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <tuple>
 

@@ -1,7 +1,5 @@
 #include "compiler/parse/Format.h"
 
-#include <string>
-
 #include "compiler/ast/Dump.h"
 #include "compiler/basic/Utf8.h"
 #include "compiler/parse/Parse.h"

@@ -4,7 +4,6 @@
 // other ops while a piece is transferred. Weight gradients are still computed from all rows at
 // once, so sums keep their order.
 #include <algorithm>
-#include <tuple>
 
 #include "compiler/passes/Clocks.h"
 #include "compiler/passes/Partition.h"

@@ -11,7 +11,6 @@
 // be. Rows may also be split into several pieces, each of which is sharded (RowPieces.cpp). Pass
 // `backward` derives the collectives of gradients from those that this file writes.
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <optional>
 

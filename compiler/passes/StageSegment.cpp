@@ -9,8 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "runtime/plan/Builder.h"
-
 namespace shardc::passes {
 
 /// A channel has the name of the earlier stage. If the later one is not the next stage, it has

@@ -1,7 +1,6 @@
 #include "compiler/tools/CkptJson.h"
 
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <map>
 

@@ -2,7 +2,6 @@
 // likely texts are to it. The model is a checkpoint, possibly one of adapters, or the folder of a
 // Hugging Face model. Its forward body is compiled for one rank, and shardc-run executes it.
 #include <algorithm>
-#include <cmath>
 #include <csignal>
 
 #include "compiler/lower/Lower.h"

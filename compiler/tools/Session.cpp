@@ -12,8 +12,7 @@
 #include "compiler/basic/ShellWord.h"
 #include "compiler/basic/Utf8.h"
 #include "compiler/config/BatchRamp.h"
-#include "compiler/diag/JsonConsumer.h"
-#include "compiler/diag/TextConsumer.h"
+#include "compiler/diag/Consumers.h"
 #include "compiler/lower/Lower.h"
 #include "compiler/lower/Sources.h"
 #include "compiler/model/OpCost.h"
@@ -62,9 +61,9 @@ std::string explainCommand(const config::LoadOptions &load) {
 std::unique_ptr<DiagConsumer> makeConsumer(const SourceManager &sources,
                                            const CommonOptions &options) {
   if (options.diagFormat == "json")
-    return std::make_unique<JsonConsumer>(sources, llvm::outs(), options.load.path);
+    return makeJsonConsumer(sources, llvm::outs(), options.load.path);
   if (options.diagFormat == "sarif")
-    return std::make_unique<SarifConsumer>(sources, llvm::outs(), options.load.path);
+    return makeSarifConsumer(sources, llvm::outs(), options.load.path);
   ColorMode color = options.color == "always"  ? ColorMode::Always
                     : options.color == "never" ? ColorMode::Never
                                                : ColorMode::Auto;
@@ -72,11 +71,8 @@ std::unique_ptr<DiagConsumer> makeConsumer(const SourceManager &sources,
                        : options.remarks == "lines"   ? RemarkMode::Lines
                        : options.remarks == "counted" ? RemarkMode::Counted
                                                       : RemarkMode::Hidden;
-  return std::make_unique<TextConsumer>(sources, llvm::errs(),
-                                        TextOptions{.color = color,
-                                                    .remarks = remarks,
-                                                    .recipe = options.load.path,
-                                                    .explain = explainCommand(options.load)});
+  return makeTextConsumer(sources, llvm::errs(),
+                          {color, remarks, options.load.path, explainCommand(options.load)});
 }
 
 /// Reports features without an op. Returns whether there are any.

@@ -7,8 +7,6 @@
 #include "compiler/config/Effect.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/ForeignNames.h"
-#include "llvm/ADT/STLExtras.h"
-#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/Twine.h"
 

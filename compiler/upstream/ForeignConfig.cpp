@@ -1,6 +1,5 @@
 // Imports configurations of programs whose names ForeignNames.def has: torchtitan's TOML,
 // DeepSpeed's JSON, and the YAML of Axolotl, TRL and LLaMA-Factory.
-#include <algorithm>
 
 #include "compiler/basic/Format.h"
 #include "compiler/config/ForeignNames.h"

@@ -1,6 +1,5 @@
 // Writes torch's zip archives record by record, with the checksums and the id that torch adds.
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <unordered_set>
 

@@ -1,6 +1,5 @@
 #include "runtime/checkpoint/FsdpNames.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "runtime/checkpoint/Reading.h"

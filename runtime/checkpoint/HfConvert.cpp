@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/HfConvert.h"
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <set>
 #include <unordered_map>

@@ -110,11 +110,6 @@ ProcessBarrier::ProcessBarrier(std::string folder, int rank, int worldSize, Opti
 ProcessBarrier::~ProcessBarrier() { leave(); }
 
 Result<std::unique_ptr<ProcessBarrier>> ProcessBarrier::join(const std::string &folder, int rank,
-                                                             int worldSize) {
-  return join(folder, rank, worldSize, Options());
-}
-
-Result<std::unique_ptr<ProcessBarrier>> ProcessBarrier::join(const std::string &folder, int rank,
                                                              int worldSize, Options options) {
   std::unique_ptr<ProcessBarrier> barrier(new ProcessBarrier(folder, rank, worldSize, options));
   if (rank == 0) {

@@ -34,8 +34,6 @@ public:
   /// if the folder cannot be created.
   static Result<std::unique_ptr<ProcessBarrier>> join(const std::string &folder, int rank,
                                                       int worldSize, Options options);
-  static Result<std::unique_ptr<ProcessBarrier>> join(const std::string &folder, int rank,
-                                                      int worldSize);
   ~ProcessBarrier();
 
   /// Waits for all ranks. Ok if every rank passed an ok status; otherwise the status of the lowest

@@ -96,12 +96,6 @@ std::optional<int64_t> PyGraph::asInteger(PyId id) const {
   return is(id, PyKind::Int) ? std::optional(integer(id)) : std::nullopt;
 }
 
-std::optional<double> PyGraph::asNumber(PyId id) const {
-  if (is(id, PyKind::Float))
-    return number(id);
-  return is(id, PyKind::Int) ? std::optional(static_cast<double>(integer(id))) : std::nullopt;
-}
-
 std::optional<std::string_view> PyGraph::asText(PyId id) const {
   return is(id, PyKind::Str) ? std::optional(text(id)) : std::nullopt;
 }

@@ -97,8 +97,6 @@ public:
   PyId lookup(PyId dict, std::string_view key) const;
   /// The value of an Int; nothing for other nodes, including Bool.
   std::optional<int64_t> asInteger(PyId id) const;
-  /// The value of a Float or an Int.
-  std::optional<double> asNumber(PyId id) const;
   std::optional<std::string_view> asText(PyId id) const;
   std::optional<bool> asBool(PyId id) const;
 

@@ -1,6 +1,5 @@
 // Saves any DCP checkpoint for another number of ranks: items stay unchanged, but tensors are
 // divided differently.
-#include <algorithm>
 #include <set>
 
 #include "runtime/base/Reports.h"

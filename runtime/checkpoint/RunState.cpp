@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/RunState.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/GroupSettings.h"

@@ -1,7 +1,5 @@
 #include "runtime/checkpoint/StoredParam.h"
 
-#include <algorithm>
-
 #include "runtime/base/Reports.h"
 
 namespace shardc::checkpoint {

@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/TensorRecord.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/PickleReader.h"

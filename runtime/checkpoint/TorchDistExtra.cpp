@@ -1,6 +1,5 @@
 // `_extra_state`: state that modules of Transformer Engine and Megatron-Core store in addition to
 // their parameters. Loaders require one object per module, and for stacked layers one per layer.
-#include <algorithm>
 #include <set>
 
 #include "runtime/checkpoint/PickleWriter.h"

@@ -180,21 +180,25 @@ int64_t samplesOfDataset(int64_t target, double weight, double surplus) {
   return static_cast<int64_t>(std::ceil(share * (1.0 + surplus)));
 }
 
+namespace {
+
 /// A greedy choice: at each position, takes the next sample of the dataset that is furthest behind
 /// its share. The comparison is of doubles, in Megatron-Core's order, and the first of equal errors
-/// wins.
-BlendIndex blendByWeight(std::span<const double> weights, int64_t size) {
+/// wins. With `sizes`, a dataset whose samples are all taken is no longer considered.
+BlendIndex blend(std::span<const double> weights, int64_t size, std::span<const int64_t> sizes) {
   BlendIndex index;
   index.dataset.reserve(static_cast<size_t>(size));
   index.sample.reserve(static_cast<size_t>(size));
   std::vector<uint32_t> taken(weights.size(), 0);
   for (int64_t i = 0; i < size; ++i) {
     double position = std::max(static_cast<double>(i), 1.0);
-    size_t furthest = 0;
-    double errorMax = weights[0] * position - static_cast<double>(taken[0]);
-    for (size_t dataset = 1; dataset < weights.size(); ++dataset) {
+    size_t furthest = weights.size();
+    double errorMax = 0;
+    for (size_t dataset = 0; dataset < weights.size(); ++dataset) {
+      if (!sizes.empty() && taken[dataset] == sizes[dataset])
+        continue;
       double error = weights[dataset] * position - static_cast<double>(taken[dataset]);
-      if (error > errorMax) {
+      if (furthest == weights.size() || error > errorMax) {
         errorMax = error;
         furthest = dataset;
       }
@@ -205,8 +209,12 @@ BlendIndex blendByWeight(std::span<const double> weights, int64_t size) {
   return index;
 }
 
-/// As blendByWeight, with the sizes as weights. A dataset whose samples are all taken is no longer
-/// considered, so each sample occurs exactly once.
+} // namespace
+
+BlendIndex blendByWeight(std::span<const double> weights, int64_t size) {
+  return blend(weights, size, {});
+}
+
 BlendIndex blendAll(std::span<const int64_t> sizes) {
   int64_t total = 0;
   for (int64_t size : sizes)
@@ -214,27 +222,7 @@ BlendIndex blendAll(std::span<const int64_t> sizes) {
   std::vector<double> weights;
   for (int64_t size : sizes)
     weights.push_back(static_cast<double>(size) / static_cast<double>(total));
-  BlendIndex index;
-  index.dataset.reserve(static_cast<size_t>(total));
-  index.sample.reserve(static_cast<size_t>(total));
-  std::vector<uint32_t> taken(sizes.size(), 0);
-  for (int64_t i = 0; i < total; ++i) {
-    double position = std::max(static_cast<double>(i), 1.0);
-    size_t furthest = sizes.size();
-    double errorMax = 0;
-    for (size_t dataset = 0; dataset < sizes.size(); ++dataset) {
-      if (taken[dataset] == sizes[dataset])
-        continue; // all samples of the dataset are used
-      double error = weights[dataset] * position - static_cast<double>(taken[dataset]);
-      if (furthest == sizes.size() || error > errorMax) {
-        errorMax = error;
-        furthest = dataset;
-      }
-    }
-    index.dataset.push_back(static_cast<int16_t>(furthest));
-    index.sample.push_back(taken[furthest]++);
-  }
-  return index;
+  return blend(weights, total, sizes);
 }
 
 } // namespace shardc::data

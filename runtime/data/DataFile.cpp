@@ -3,7 +3,6 @@
 #include "runtime/data/DataFile.h"
 
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <sys/stat.h>

@@ -1,6 +1,5 @@
 #include "runtime/data/PackFiles.h"
 
-#include <cstring>
 #include <filesystem>
 #include <limits>
 

@@ -29,7 +29,6 @@
 #include "runtime/base/Status.h"
 #include "runtime/launch/Machine.h"
 #include "runtime/launch/RankReports.h"
-#include "runtime/launch/RendezvousClient.h"
 
 namespace shardc::launch {
 namespace {

@@ -3,9 +3,7 @@
 // run's own work, so a rank that is stuck or stopped cannot block it.
 #pragma once
 
-#include <atomic>
 #include <functional>
-#include <span>
 
 #include "runtime/launch/RendezvousClient.h"
 #include "runtime/launch/RendezvousServer.h"

@@ -1,5 +1,7 @@
 // A question that rank 0's supervisor regularly asks about all ranks. It travels down the tree of
 // relays, which combine the answers on the way back; see docs/adr/0063-tree-of-supervisors.md.
+// A relay passes the question on with less time than it has itself, so that the answers of its
+// children arrive before it must answer.
 #pragma once
 
 #include <memory>
@@ -48,17 +50,48 @@ public:
   /// Begins a question and abandons a running one. `own` is the part of the answer that is known
   /// here.
   void begin(const Ask &ask, Answer own, std::span<const std::unique_ptr<Connection>> relays,
-             double now);
+             double now) {
+    ask_ = ask;
+    answer_ = std::move(own);
+    answer_.number = ask.number;
+    deadline_ = now + ask.seconds;
+    isUnderWay_ = true;
+    waitsFor_.clear();
+    Ask below = ask;
+    below.seconds *= kShare;
+    for (const std::unique_ptr<Connection> &relay : relays)
+      if (relay->wire.isOpen()) {
+        relay->wire.queue(MessageKind::Ask, packed(below));
+        waitsFor_.push_back(relay.get());
+      }
+  }
+
   /// Adds a relay's answer. Returns false if `body` is not an answer.
-  bool take(const Connection &relay, std::string_view body, int64_t ranks);
+  bool take(const Connection &relay, std::string_view body, int64_t ranks) {
+    std::optional<Answer> answer = unpacked<Answer>(body, ranks);
+    if (answer && isUnderWay_ && answer->number == ask_.number && std::erase(waitsFor_, &relay) > 0)
+      answer_.merge(std::move(*answer));
+    return answer.has_value();
+  }
+
   /// Records that a relay will not answer.
-  void drop(const Connection &relay);
+  void drop(const Connection &relay) { std::erase(waitsFor_, &relay); }
+
   bool isUnderWay() const { return isUnderWay_; }
   /// Returns the answer, once, when all relays have answered or the time is over.
-  std::optional<Answer> finish(double now);
+  std::optional<Answer> finish(double now) {
+    if (!isUnderWay_ || (!waitsFor_.empty() && now < deadline_))
+      return std::nullopt;
+    isUnderWay_ = false;
+    return std::move(answer_);
+  }
+
   const Ask &ask() const { return ask_; }
 
 private:
+  /// Each level of the tree has this share of the time of the level above, which waits for it.
+  static constexpr double kShare = 0.7;
+
   Ask ask_;
   Answer answer_;
   std::vector<const Connection *> waitsFor_;

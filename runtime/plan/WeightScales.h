@@ -3,8 +3,6 @@
 // parameter table; a stack has consecutive ones.
 #pragma once
 
-#include <algorithm>
-#include <iterator>
 #include <vector>
 
 #include "runtime/plan/Plan.h"

@@ -114,12 +114,12 @@ public:
           const RunOptions &options)
       : executable_(executable), observer_(observer), options_(options),
         segments_(executable, source, timer_), readback_(executable), values_(executable.plan()),
-        tracer_(executable, options.trace), finder_(executable), guards_(executable),
-        memory_(executable) {
+        tracer_(executable, options.trace), finder_(makeNonFiniteFinder(executable, checkedStep_)),
+        guards_(executable), memory_(executable) {
     checks_.observers[0] = &guards_; // first, since a write outside of a buffer may cause a NaN
     if (plan::scalingOf(executable.plan().job) !=
         plan::Scaling::Dynamic) // with dynamic loss scaling, overflows are expected
-      checks_.observers[1] = &finder_;
+      checks_.observers[1] = finder_.get();
   }
 
   Result<RunResult> run() {
@@ -492,7 +492,7 @@ private:
       observers.observers[0] = options_.opObserver;
     if (options_.check)
       observers.observers[1] = &checks_;
-    finder_.setStep(iteration + 1);
+    checkedStep_ = iteration + 1;
     guards_.setStep(iteration + 1);
     exec::OpObserver *observer = wantsOps || options_.check ? &observers : nullptr;
     bool isMarked = false;
@@ -581,10 +581,10 @@ private:
   /// microbatches of the step are executed again, and every result is checked.
   Status explainNonFinite(int64_t iteration, const StepState &state) {
     RETURN_IF_ERROR(executable_.backend().synchronize());
-    finder_.setStep(iteration + 1);
+    checkedStep_ = iteration + 1;
     setBatchesBefore(iteration);
     int64_t visit = iteration - options_.firstStep - skippedUpTo(iteration);
-    RETURN_IF_ERROR(segments_.runVisit(inStep_, visit, &finder_));
+    RETURN_IF_ERROR(segments_.runVisit(inStep_, visit, finder_.get()));
     return makeStatus(StatusCode::Numeric,
                       "step {}: loss {}, gradient norm {}; the same microbatches, run again op by "
                       "op, gave finite "
@@ -627,7 +627,8 @@ private:
   StepValues values_;
   StopFlag stop_;
   StepTracer tracer_;
-  NonFiniteFinder finder_;
+  int64_t checkedStep_ = 0; ///< for messages
+  std::unique_ptr<exec::OpObserver> finder_;
   GuardCheck guards_;
   OpObservers checks_; ///< both of the above
   MemoryWatch memory_;

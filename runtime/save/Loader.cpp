@@ -2,7 +2,6 @@
 #include "runtime/save/Loader.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <set>
 
 #include "runtime/base/Reports.h"
 

@@ -1,7 +1,6 @@
 #include "runtime/tokenize/Shards.h"
 
 #include <algorithm>
-#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <sys/file.h>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -10,23 +9,19 @@
 #include <mutex>
 #include <new>
 #include <optional>
-#include <string>
 #include <sys/stat.h>
 #include <thread>
 #include <vector>
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
-#include "runtime/base/Status.h"
 #include "runtime/base/Thread.h"
 #include "runtime/base/Version.h"
 #include "runtime/data/IndexedBuilder.h"
 #include "runtime/data/InputFiles.h"
-#include "runtime/data/Jsonl.h"
 #include "runtime/tokenize/BatchReader.h"
 #include "runtime/tokenize/Encoder.h"
 #include "runtime/tokenize/HuggingFace.h"
-#include "runtime/tokenize/Shards.h"
 #include "runtime/tokenize/TokenizerFiles.h"
 
 #if SHARDC_WITH_SENTENCEPIECE

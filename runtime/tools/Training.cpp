@@ -14,7 +14,6 @@
 #include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
 #include "runtime/exec/Mesh.h"
-#include "runtime/launch/RankReports.h"
 #include "runtime/plan/Coordinates.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Text.h"

@@ -1,6 +1,5 @@
 // Checks what the parser does not check of one segment's form: arity, attributes, ties, predicates,
 // waits and boundaries. All later phases rely on it.
-#include <algorithm>
 #include <string_view>
 #include <vector>
 

@@ -3,7 +3,6 @@
 // ProgramWalk and supplies the transfer function of one run.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>

@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cstring>
 
 #include <sys/socket.h>
 

@@ -41,18 +41,15 @@ private:
 class NullDevice final : public hal::Device {
 public:
   NullDevice(std::shared_ptr<Ledger> ledger, int rank, uintptr_t &nextAddress)
-      : state_(std::make_shared<DeviceState>()), nextAddress_(nextAddress) {
-    state_->ledger = std::move(ledger);
-    state_->rank = rank;
-  }
+      : ledger_(std::move(ledger)), rank_(rank), state_(makeDeviceState(ledger_, rank)),
+        nextAddress_(nextAddress) {}
 
-  int rank() const override { return state_->rank; }
+  int rank() const override { return rank_; }
 
   Result<std::unique_ptr<hal::Buffer>> allocate(hal::MemoryKind kind, int64_t bytes,
                                                 std::string_view name) override {
-    Ledger &ledger = *state_->ledger;
-    std::lock_guard lock(ledger.mutex);
-    RETURN_IF_ERROR(ledger.checkOpen());
+    std::lock_guard lock(ledger_->mutex);
+    RETURN_IF_ERROR(ledger_->checkOpen());
     if (bytes < 0 || bytes > std::numeric_limits<int64_t>::max() / 4)
       return Ledger::refuse("rank {}: buffer '{}' has {} bytes", rank(), name, bytes);
     int64_t reserved = (bytes / kPage + 2) * kPage; // leaves a gap between buffers
@@ -69,36 +66,35 @@ public:
       ++allocationCount_;
     }
     return std::unique_ptr<hal::Buffer>(std::make_unique<NullBuffer>(
-        state_->ledger, rank(), static_cast<uint8_t *>(data), bytes,
+        ledger_, rank(), static_cast<uint8_t *>(data), bytes,
         kind == hal::MemoryKind::Host ? reserved : 0, kind, std::string(name)));
   }
 
   Result<std::unique_ptr<hal::Stream>> createStream(std::string_view name,
                                                     hal::StreamUse) override {
-    return make<hal::Stream>(
-        [&] { return std::make_unique<NullStream>(state_, std::string(name)); });
+    return make<hal::Stream>([&] { return makeStream(state_, std::string(name)); });
   }
   Result<std::unique_ptr<hal::Event>> createEvent() override {
-    return make<hal::Event>(
-        [&] { return std::make_unique<NullEvent>(state_->ledger, rank(), false); });
+    return make<hal::Event>([&] { return makeEvent(ledger_, rank(), false); });
   }
   Result<std::unique_ptr<hal::Event>> createTimedEvent() override {
-    return make<hal::Event>(
-        [&] { return std::make_unique<NullEvent>(state_->ledger, rank(), true); });
+    return make<hal::Event>([&] { return makeEvent(ledger_, rank(), true); });
   }
   Result<std::unique_ptr<hal::Mark>> createMark() override {
-    return make<hal::Mark>([&] { return std::make_unique<NullMark>(state_->ledger, rank()); });
+    return make<hal::Mark>([&] { return makeMark(ledger_, rank()); });
   }
   int64_t bytesFree(hal::MemoryKind) const override { return std::numeric_limits<int64_t>::max(); }
   int64_t allocationCount() const override { return allocationCount_; }
 
 private:
   template <typename T> Result<std::unique_ptr<T>> make(auto &&create) {
-    std::lock_guard lock(state_->ledger->mutex);
-    RETURN_IF_ERROR(state_->ledger->checkOpen());
-    return std::unique_ptr<T>(create());
+    std::lock_guard lock(ledger_->mutex);
+    RETURN_IF_ERROR(ledger_->checkOpen());
+    return create();
   }
 
+  std::shared_ptr<Ledger> ledger_;
+  int rank_;
   std::shared_ptr<DeviceState> state_;
   uintptr_t &nextAddress_; ///< shared by all devices, so that no two ranks use the same address
   int64_t allocationCount_ = 0;

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "compiler/config/Steps.h"
+#include "compiler/diag/Consumers.h"
 #include "compiler/diag/Engine.h"
-#include "compiler/diag/TextConsumer.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/Status.h"
 #include "llvm/Support/raw_ostream.h"
@@ -32,9 +32,9 @@ std::string check(const std::string &text, std::string &shown) {
   SourceManager sources;
   DiagEngine diags(sources);
   llvm::raw_string_ostream out(shown);
-  TextConsumer consumer(sources, out, {.color = ColorMode::Never});
+  auto consumer = makeTextConsumer(sources, out, {.color = ColorMode::Never});
   RefusedPlan refused;
-  diags.addConsumer(consumer);
+  diags.addConsumer(*consumer);
   diags.addConsumer(refused);
   tools::CommonOptions common;
   common.load.path = kPath;

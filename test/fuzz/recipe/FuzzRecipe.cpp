@@ -5,9 +5,8 @@
 #include <string>
 
 #include "compiler/ast/Dump.h"
+#include "compiler/diag/Consumers.h"
 #include "compiler/diag/FixItApply.h"
-#include "compiler/diag/JsonConsumer.h"
-#include "compiler/diag/TextConsumer.h"
 #include "compiler/diag/VerifyConsumer.h"
 #include "compiler/parse/Format.h"
 #include "compiler/parse/Parse.h"
@@ -22,12 +21,11 @@ std::string check(const std::string &text, bool isSetting) {
   DiagEngine engine(sources);
   std::string shown;
   llvm::raw_string_ostream out(shown);
-  TextConsumer asText(sources, out, {.color = ColorMode::Never});
-  JsonConsumer asJson(sources, out);
-  SarifConsumer asSarif(sources, out);
-  engine.addConsumer(asText);
-  engine.addConsumer(asJson);
-  engine.addConsumer(asSarif);
+  const std::unique_ptr<DiagConsumer> consumers[] = {
+      makeTextConsumer(sources, out, {.color = ColorMode::Never}), makeJsonConsumer(sources, out),
+      makeSarifConsumer(sources, out)};
+  for (const auto &consumer : consumers)
+    engine.addConsumer(*consumer);
   BufferId buffer = isSetting ? sources.addSetting(text) : sources.addBuffer("fuzz.recipe", text);
   VerifyConsumer verify(sources, buffer);
   engine.addConsumer(verify);

@@ -49,8 +49,6 @@ TEST(SourceManager, SettingsAreNamedByTheirText) {
   EXPECT_EQ(sources.name(id), "<--set a.b=c>");
   EXPECT_EQ(sources.text(id), "a.b=c");
   EXPECT_FALSE(sources.isFile(id));
-  EXPECT_EQ(sources.find("<--set a.b=c>"), id);
-  EXPECT_EQ(sources.find("nothing"), std::nullopt);
 }
 
 TEST(SourceManager, CountsUtf16Columns) {

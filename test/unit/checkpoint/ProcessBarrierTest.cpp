@@ -19,7 +19,7 @@ void asRanks(int ranks, const std::function<void(int)> &work) {
 }
 
 std::unique_ptr<ProcessBarrier> joined(const std::string &place, int rank, int ranks) {
-  Result<std::unique_ptr<ProcessBarrier>> barrier = ProcessBarrier::join(place, rank, ranks);
+  Result<std::unique_ptr<ProcessBarrier>> barrier = ProcessBarrier::join(place, rank, ranks, {});
   EXPECT_TRUE(barrier.isOk()) << barrier.status().message();
   return barrier.isOk() ? std::move(*barrier) : nullptr;
 }
@@ -82,8 +82,8 @@ TEST(ProcessBarrier, LeftoversOfAnInterruptedJobDoNoHarm) {
 TEST(ProcessBarrier, NobodyWaitsWhereNothingCanBeMade) {
   TempFolder folder;
   putContents(folder / "file", "");
-  EXPECT_FALSE(ProcessBarrier::join(folder / "file/place", 0, 2).isOk());
-  EXPECT_FAILS(ProcessBarrier::join(folder / "file/place", 1, 2).status(), "cannot write in");
+  EXPECT_FALSE(ProcessBarrier::join(folder / "file/place", 0, 2, {}).isOk());
+  EXPECT_FAILS(ProcessBarrier::join(folder / "file/place", 1, 2, {}).status(), "cannot write in");
 }
 
 TEST(ProcessBarrier, APlaceThatIsSweptWhileRanksWaitIsMadeAgain) {

@@ -1,7 +1,7 @@
 
 #include <gtest/gtest.h>
 
-#include "compiler/diag/JsonConsumer.h"
+#include "compiler/diag/Consumers.h"
 #include "runtime/base/Json.h"
 
 namespace shardc {
@@ -15,12 +15,12 @@ constexpr DiagInfo kMachineHint{Severity::Note, "hint", "", "hint"};
 class MachineConsumerTest : public testing::Test {
 protected:
   /// One error with a note and a fix-it, and one without a place, shown by a consumer.
-  template <typename Consumer> std::string show() {
+  std::string show(decltype(makeJsonConsumer) *make) {
     std::string text;
     llvm::raw_string_ostream out(text);
-    Consumer consumer(sources, out);
+    auto consumer = make(sources, out, {});
     DiagEngine engine(sources);
-    engine.addConsumer(consumer);
+    engine.addConsumer(*consumer);
     SourceRange range = sources.range(buffer, 6, 8);
     engine.report(kMachineFault, range, {DiagArg("x\"\xFF")})
         .fixIt(FixIt::replace(range, "lr", FixItKind::Alternative))
@@ -35,7 +35,7 @@ protected:
 };
 
 TEST_F(MachineConsumerTest, JsonHasOneObjectALine) {
-  std::string text = show<JsonConsumer>();
+  std::string text = show(makeJsonConsumer);
   EXPECT_EQ(llvm::StringRef(text).count('\n'), 2u);
   Json nowhere = Json::parse(text.substr(0, text.find('\n')));
   EXPECT_EQ(nowhere["text"], "fault 'nowhere'");
@@ -43,7 +43,7 @@ TEST_F(MachineConsumerTest, JsonHasOneObjectALine) {
 }
 
 TEST_F(MachineConsumerTest, JsonGivesPlacesAndEdits) {
-  std::string text = show<JsonConsumer>();
+  std::string text = show(makeJsonConsumer);
   Json fault = Json::parse(text.substr(text.find('\n') + 1));
   EXPECT_EQ(fault["severity"], "error");
   EXPECT_EQ(fault["id"], "fault");
@@ -55,7 +55,7 @@ TEST_F(MachineConsumerTest, JsonGivesPlacesAndEdits) {
 }
 
 TEST_F(MachineConsumerTest, SarifHasResultsWithRegionsAndFixes) {
-  Json document = Json::parse(show<SarifConsumer>());
+  Json document = Json::parse(show(makeSarifConsumer));
   EXPECT_EQ(document["version"], "2.1.0");
   Json run = document["runs"][0];
   EXPECT_EQ(run["tool"]["driver"]["rules"], (Json::array({{{"id", "fault"}}})));
@@ -72,7 +72,7 @@ TEST_F(MachineConsumerTest, SarifHasResultsWithRegionsAndFixes) {
 }
 
 TEST_F(MachineConsumerTest, SarifCountsUtf16Units) {
-  Json document = Json::parse(show<SarifConsumer>());
+  Json document = Json::parse(show(makeSarifConsumer));
   Json region =
       document["runs"][0]["results"][1]["relatedLocations"][0]["physicalLocation"]["region"];
   EXPECT_EQ(region["startColumn"], 1);

@@ -1,4 +1,4 @@
-#include "compiler/diag/TextConsumer.h"
+#include "compiler/diag/Consumers.h"
 
 #include <gtest/gtest.h>
 
@@ -11,6 +11,14 @@ Diagnostic makeError(SourceRange range) {
   d.text = "wrong";
   d.range = range;
   return d;
+}
+
+/// The text form of a diagnostic without colour.
+std::string renderText(const SourceManager &sources, const Diagnostic &diagnostic) {
+  std::string text;
+  llvm::raw_string_ostream out(text);
+  makeTextConsumer(sources, out, {.color = ColorMode::Never})->handle(diagnostic);
+  return out.str();
 }
 
 TEST(TextConsumer, ShowsLineCaretAndRange) {
@@ -82,9 +90,9 @@ std::string show(TextOptions options) {
   BufferId id = sources.addBuffer("a", "abc\n");
   std::string text;
   llvm::raw_string_ostream out(text);
-  TextConsumer consumer(sources, out, std::move(options));
+  auto consumer = makeTextConsumer(sources, out, std::move(options));
   DiagEngine engine(sources);
-  engine.addConsumer(consumer);
+  engine.addConsumer(*consumer);
   SourceRange place = sources.range(id, 1, 2);
   constexpr DiagInfo kHint{Severity::Note, "hint", "", "hint"};
   engine.report(DiagInfo{Severity::Warning, "doubt", "doubts", "doubt"}, place);
@@ -121,7 +129,7 @@ TEST(TextConsumer, ColorsOnRequest) {
   SourceManager sources;
   std::string text;
   llvm::raw_string_ostream out(text);
-  TextConsumer(sources, out, {.color = ColorMode::Always}).handle(makeError({}));
+  makeTextConsumer(sources, out, {.color = ColorMode::Always})->handle(makeError({}));
   EXPECT_NE(out.str().find("\x1B["), std::string::npos);
 }
 
