@@ -3,8 +3,6 @@
 #pragma once
 
 #include <limits>
-#include <llvm/ADT/STLExtras.h>
-#include <llvm/ADT/StringExtras.h>
 
 #include <fmt/format.h>
 
@@ -16,6 +14,8 @@
 #include "compiler/parse/Parse.h"
 #include "compiler/parse/Tokens.h"
 #include "grammar/RecipeParser.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 
 namespace shardc::parse {
 

@@ -1,7 +1,7 @@
 // Combines samples into microbatches: selects the samples of a rank at a step, and writes them
-// directly into the arrays that the step reads.
-// Computes which samples a data-parallel rank reads at a step and lays them out as rows. It keeps
-// no state between calls, so a run can continue at any step.
+// directly into the arrays that the step reads. Computes which samples a data-parallel rank reads
+// at a step and lays them out as rows. It keeps no state between calls, so a run can continue at
+// any step.
 #pragma once
 
 #include <algorithm>

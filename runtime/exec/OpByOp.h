@@ -2,9 +2,8 @@
 // ordered after it begins, and before the observer sees it. All ranks of a role execute an op
 // together. Before a role waits for another role or process in a collective, it executes everything
 // else that it can. So roles do not wait for each other even if the plan orders independent ops
-// differently.
-// A scheduler for all roles of this process. Each role has a cursor: its current segment, the state
-// of each op, and the ops of each stream that have not begun.
+// differently. A scheduler for all roles of this process. Each role has a cursor: its current
+// segment, the state of each op, and the ops of each stream that have not begun.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Finds the failure that came first among those that are reported: a failed rank soon makes others
-// fail, and their failures may arrive before its own.
-// Waits a moment after the first report, since effects may be reported before their cause. Then
-// reports the failure with the smallest weight: a cause before an effect.
+// fail, and their failures may arrive before its own. Waits a moment after the first report, since
+// effects may be reported before their cause. Then reports the failure with the smallest weight: a
+// cause before an effect.
 #pragma once
 
 #include <algorithm>

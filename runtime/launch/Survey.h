@@ -1,6 +1,6 @@
 // A question that rank 0's supervisor regularly asks about all ranks. It travels down the tree of
-// relays, which combine the answers on the way back; see docs/adr/0063-tree-of-supervisors.md.
-// A relay passes the question on with less time than it has itself, so that the answers of its
+// relays, which combine the answers on the way back; see docs/adr/0063-tree-of-supervisors.md. A
+// relay passes the question on with less time than it has itself, so that the answers of its
 // children arrive before it must answer.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Verifies that steps allocate no device memory, according to the backend's own count and to the
-// memory in use that the system reports.
-// Takes the memory after the first step as the reference, since libraries allocate on first use.
+// memory in use that the system reports. Takes the memory after the first step as the reference,
+// since libraries allocate on first use.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Copies of the step state and of other reported values from the device to the host, in the order
-// in which they were queued.
-// Copies go to a ring of host buffers. `take` waits for the oldest one only.
+// in which they were queued. Copies go to a ring of host buffers. `take` waits for the oldest one
+// only.
 #pragma once
 
 #include <array>

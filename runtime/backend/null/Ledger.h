@@ -1,7 +1,6 @@
 // The null backend's record of its objects: which are alive, what uses them, and which queued work
-// the caller may assume to have ended.
-// Uses vector clocks: a rank's clock says how much of each of its streams' work the host knows to
-// have ended.
+// the caller may assume to have ended. Uses vector clocks: a rank's clock says how much of each of
+// its streams' work the host knows to have ended.
 #pragma once
 
 #include <cstdint>

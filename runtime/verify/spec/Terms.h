@@ -1,7 +1,7 @@
 // Logical values by number: an op, the attributes that are part of the value, and the numbers of
 // its operands. Equal terms have equal numbers, so a value that is recomputed, gathered again or
-// prefetched is recognised without further rules. Rounding to a type is a term of its own.
-// Stores each term once, by hash.
+// prefetched is recognised without further rules. Rounding to a type is a term of its own. Stores
+// each term once, by hash.
 #pragma once
 
 #include <algorithm>
