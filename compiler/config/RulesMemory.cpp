@@ -183,13 +183,12 @@ RULE_IF(DeferEmbeddingPipeline, on(ModelDeferEmbeddingWgradCompute) && d.pipelin
         report({ModelDeferEmbeddingWgradCompute, ModelPipelineModelParallelSize})
             .remove(ModelDeferEmbeddingWgradCompute));
 
-RULE_CODE(DeferEmbeddingFusion) {
-  if (on(ModelDeferEmbeddingWgradCompute) && d.pipelineParallel > 1 &&
-      !on(ModelGradientAccumulationFusion))
-    report({ModelDeferEmbeddingWgradCompute, ModelGradientAccumulationFusion})
-        .set(ModelGradientAccumulationFusion, true, Alternative)
-        .remove(ModelDeferEmbeddingWgradCompute, Alternative);
-}
+RULE_IF(DeferEmbeddingFusion,
+        on(ModelDeferEmbeddingWgradCompute) && d.pipelineParallel > 1 &&
+            !on(ModelGradientAccumulationFusion),
+        report({ModelDeferEmbeddingWgradCompute, ModelGradientAccumulationFusion})
+            .set(ModelGradientAccumulationFusion, true, Alternative)
+            .remove(ModelDeferEmbeddingWgradCompute, Alternative));
 
 RULE_IF(TeCrossEntropy,
         on(ModelCrossEntropyLossFusion) &&

@@ -319,16 +319,12 @@ RULE_DO(GroupsDivideHeads,
 RULE_DO(TensorDividesHeads, divides(ctx, ModelNumAttentionHeads, d.numHeads,
                                     ModelTensorModelParallelSize, d.tensorParallel));
 
-RULE_CODE(LinearHeads) {
-  if (has(ModelLinearAttentionFreq))
-    divides(ctx, ModelLinearNumValueHeads, num(ModelLinearNumValueHeads), ModelLinearNumKeyHeads,
-            num(ModelLinearNumKeyHeads));
-}
-RULE_CODE(LinearTensor) {
-  if (has(ModelLinearAttentionFreq))
-    divides(ctx, ModelLinearNumKeyHeads, num(ModelLinearNumKeyHeads), ModelTensorModelParallelSize,
-            d.tensorParallel);
-}
+RULE_IF(LinearHeads, has(ModelLinearAttentionFreq),
+        divides(ctx, ModelLinearNumValueHeads, num(ModelLinearNumValueHeads),
+                ModelLinearNumKeyHeads, num(ModelLinearNumKeyHeads)));
+RULE_IF(LinearTensor, has(ModelLinearAttentionFreq),
+        divides(ctx, ModelLinearNumKeyHeads, num(ModelLinearNumKeyHeads),
+                ModelTensorModelParallelSize, d.tensorParallel));
 
 RULE_IF(MambaHeads,
         has(ModelHybridLayerPattern) &&
@@ -336,11 +332,9 @@ RULE_IF(MambaHeads,
         report({ModelMambaNumGroups, ModelHybridLayerPattern},
                {mambaHeads(cfg()), num(ModelMambaNumGroups),
                 nearDivisors(std::max<int64_t>(mambaHeads(cfg()), 1), num(ModelMambaNumGroups))}));
-RULE_CODE(MambaTensor) {
-  if (has(ModelHybridLayerPattern))
-    divides(ctx, ModelMambaNumGroups, num(ModelMambaNumGroups), ModelTensorModelParallelSize,
-            d.tensorParallel);
-}
+RULE_IF(MambaTensor, has(ModelHybridLayerPattern),
+        divides(ctx, ModelMambaNumGroups, num(ModelMambaNumGroups), ModelTensorModelParallelSize,
+                d.tensorParallel));
 
 RULE_CODE(TensorDividesGroups) {
   // If there are as many groups as heads, the rule on heads already reports it.
