@@ -59,6 +59,15 @@ __device__ __forceinline__ void copyState(const Rule &p, const Chunk &chunk, con
   copyRows<kC, K, kCount>(tile, states + chunk.index * K * p.values + from, p.values, 0, K,
                           p.values - from);
 }
+template <int K>
+__device__ __forceinline__ void storeState(const Rule &p, const Part &part, const State<K> &state,
+                                           uint16_t *states, const Chunk &chunk, int from) {
+  uint16_t *to = states + (chunk.index * K + part.row) * p.values + from + part.column;
+#pragma unroll
+  for (int m = 0; m < K / kC; ++m)
+    mma::storeRows<false>(to + m * kC * p.values, p.values, kC, p.values - from - part.column,
+                          state.sums[m]);
+}
 __device__ __forceinline__ void copyNumbers(const RuleChunks &c, const Chunk &chunk,
                                             Numbers *numbers) {
   constexpr int kPieces = sizeof(Numbers) / kPieceBytes, kWords = sizeof(Numbers) / 4;
@@ -144,11 +153,7 @@ __global__ void __launch_bounds__(kThreads, kPass == Pass::Results ? 2 : 4)
     if constexpr (kHasResults) {
       state.write(part, s, nullptr, 0);
     } else {
-      uint16_t *to = (kIsBack ? c.dStates : c.states) + chunk.index * K * p.values + from;
-#pragma unroll
-      for (int m = 0; m < K / kC; ++m)
-        mma::storeRows<false>(to + (m * kC + part.row) * p.values + part.column, p.values, K,
-                              p.values - from - part.column, state.sums[m]);
+      storeState(p, part, state, kIsBack ? c.dStates : c.states, chunk, from);
     }
     awaitCopies<0>();
     scaleOwnPieces<kThreads>(rows, scaled, [&](int row) {

@@ -332,10 +332,10 @@ int main(int count, char **arguments) {
     }
     if (row.op.starts_with("delta_rule"))
       timeRow(settings.inOrder, row, DType::BF16, "qwen3", kQwen3Next);
-    if (row.op.starts_with("state_scan")) {
-      timeRow(settings.inOrder, row, DType::BF16, "nemotron", kNemotronH);
-      timeRow(settings.inOrder, row, DType::BF16, "granite", kGranite4);
-    }
+    if (row.op.starts_with("state_scan") || row.op.starts_with("causal_conv"))
+      for (auto [name, model] :
+           {std::pair("nemotron", kNemotronH), std::pair("granite", kGranite4)})
+        timeRow(settings.inOrder, row, DType::BF16, name, model);
     bool isProduct = row.op == "matmul" || row.op.starts_with("attention");
     if (isProduct)
       timeRow(settings.inOrder, row, DType::F32, "llama", {1, 1024, 32, 8, 128, 4096, 8});
