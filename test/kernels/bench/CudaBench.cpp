@@ -276,6 +276,16 @@ void timeCeilings(Setting &setting) {
   timeRow(setting, {"matmul", ""}, DType::BF16, "8192", square);
 }
 
+/// Mixers of hybrid models, with their layers' sizes.
+void timeMixers(const Settings &settings, const Row &row) {
+  if (row.op.starts_with("delta_rule"))
+    timeRow(settings.inOrder, row, DType::BF16, "qwen3", kQwen3Next);
+  if (!row.op.starts_with("state_scan") && !row.op.starts_with("causal_conv"))
+    return;
+  timeRow(settings.inOrder, row, DType::BF16, "nemotron", kNemotronH);
+  timeRow(settings.inOrder, row, DType::BF16, "granite", kGranite4);
+}
+
 } // namespace
 } // namespace shardc::kernels::bench
 
@@ -330,12 +340,7 @@ int main(int count, char **arguments) {
       timeRow(settings.inOrder, row, DType::BF16, "1b", kLlama1b, "muon, layer");
       timeRow(settings.inOrder, row, DType::BF16, "8b", kLlamaModel, "muon, layer");
     }
-    if (row.op.starts_with("delta_rule"))
-      timeRow(settings.inOrder, row, DType::BF16, "qwen3", kQwen3Next);
-    if (row.op.starts_with("state_scan") || row.op.starts_with("causal_conv"))
-      for (auto [name, model] :
-           {std::pair("nemotron", kNemotronH), std::pair("granite", kGranite4)})
-        timeRow(settings.inOrder, row, DType::BF16, name, model);
+    timeMixers(settings, row);
     bool isProduct = row.op == "matmul" || row.op.starts_with("attention");
     if (isProduct)
       timeRow(settings.inOrder, row, DType::F32, "llama", {1, 1024, 32, 8, 128, 4096, 8});
