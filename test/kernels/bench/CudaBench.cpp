@@ -277,7 +277,7 @@ void timeCeilings(Setting &setting) {
 }
 
 /// Mixers of hybrid models, with their layers' sizes.
-void timeMixers(const Settings &settings, const Row &row) {
+void timeMixers(Settings &settings, const Row &row) {
   if (row.op.starts_with("delta_rule"))
     timeRow(settings.inOrder, row, DType::BF16, "qwen3", kQwen3Next);
   if (!row.op.starts_with("state_scan") && !row.op.starts_with("causal_conv"))
