@@ -109,10 +109,18 @@ bool compile(const std::string &text, std::regex &out) {
 
 } // namespace
 
-/// GPT-2's modules, which a text model names without a root, are in `transformer`.
-std::string peftName(const std::string &name) {
-  bool hasRoot = name.starts_with("model.") || name.starts_with("lm_head");
-  return kPeftPrefix + (hasRoot ? name : "transformer." + name);
+/// GPT-2's modules, which a text model names without a root, are in `transformer`; those of the
+/// text part of a model with several, in `language_model`. Files of Nemotron-H call `model`
+/// `backbone`.
+std::string peftPath(const HfConfig &config, const std::string &name) {
+  constexpr std::string_view kRoot = "model.", kOther = "backbone.";
+  if (name.starts_with("lm_head"))
+    return name;
+  const bool isOther = name.starts_with(kOther);
+  if (!isOther && !name.starts_with(kRoot))
+    return "transformer." + name;
+  return std::string(kRoot) + (config.file.prefix.empty() ? "" : "language_model.") +
+         name.substr(isOther ? kOther.size() : kRoot.size());
 }
 
 Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &model,
@@ -134,7 +142,11 @@ Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &mod
         return cannotConvert("'{}' has '{}', and the model has no part 'language_model': PEFT "
                              "would load nothing of it; rename its tensors",
                              path, own);
-      folder.plain_.emplace(plainHfName(own), &tensor);
+      std::string plain = plainHfName(own);
+      if (plain.starts_with("model.") &&
+          hfTensors(model.arch, "layer").front().starts_with("backbone."))
+        plain.replace(0, std::string_view("model").size(), "backbone");
+      folder.plain_.emplace(std::move(plain), &tensor);
     }
   return folder;
 }
@@ -413,6 +425,18 @@ const SafeTensor *PeftFolder::take(const std::string &name) {
   if (tensor != nullptr)
     taken_.insert(tensor->name);
   return tensor;
+}
+
+bool PeftFolder::saves(const std::string &module) const {
+  const json words = config_.value("modules_to_save", json());
+  return words.is_array() && std::ranges::any_of(words, [&](const json &word) {
+           return isEndOf(module, word.get<std::string>());
+         });
+}
+
+std::string PeftFolder::base() const {
+  const json name = config_.value("base_model_name_or_path", json());
+  return name.is_string() ? name.get<std::string>() : "";
 }
 
 std::vector<int64_t> PeftFolder::tokensOf(const std::string &module) const {
