@@ -124,8 +124,7 @@ Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector
     for (auto &[stored, own] : parts) {
       const std::string name = PeftFolder::moduleName(stored);
       cut[0] = width > 0 ? std::ssize(own) / width : 0;
-      tensors.push_back(
-          tensorOf(kPeftPrefix + peftPath(config, name), type, cut, std::move(own)));
+      tensors.push_back(tensorOf(kPeftPrefix + peftPath(config, name), type, cut, std::move(own)));
       // PEFT compares ends of paths, and other paths may end with a norm's name.
       const std::string path = peftPath(config, moduleOf(name));
       words.insert(param.isVocab ? lastWordOf(path) : path);
@@ -198,7 +197,7 @@ void addStacks(const Stacks &stacks, const HfConfig &config, Element type,
 /// What an export has of a run's adapters.
 struct Exported {
   std::vector<SafeTensorSource> tensors;
-  std::vector<std::string> adapted; ///< modules
+  std::vector<std::string> adapted, parameters; ///< modules, and weights of which PEFT has more
   Stacks stacks;
   bool hasBiases = false;
   nlohmann::json alphas = nlohmann::json::object(); ///< other ones than that of most, by path
@@ -208,6 +207,15 @@ struct Exported {
 nlohmann::json alphaJson(double alpha) {
   return alpha == std::floor(alpha) ? nlohmann::json(static_cast<int64_t>(alpha))
                                     : nlohmann::json(alpha);
+}
+
+/// Whether PEFT needs the module's weight as a parameter: in models with routed experts it takes
+/// modules of these names for parts of them. Parameters have neither magnitudes nor biases.
+bool isParameter(const HfConfig &config, const PeftSettings &settings, const PeftModule &module) {
+  const std::string word = lastWordOf(module.name);
+  return config.experts > 0 && !settings.isDora() && !settings.hasBiases && module.slab < 0 &&
+         module.name.find(".experts.") == std::string::npos &&
+         (word == "gate_proj" || word == "up_proj" || word == "down_proj");
 }
 
 /// Adds the factors of a layer for the modules of Hugging Face that the layer joins, such as
@@ -229,8 +237,10 @@ Status addLinear(const ParamSource &saved, const PeftSettings &settings, const H
     // The adapter of a joined layer may be only on some of its modules.
     if (module.slice < 0)
       continue;
+    const std::string path = peftPath(config, module.name), parameter = path + ".weight";
+    const bool isOne = isParameter(config, settings, module);
     if (module.alpha != settings.alpha)
-      out.alphas[peftPath(config, module.name)] = alphaJson(module.alpha);
+      out.alphas[isOne ? parameter : path] = alphaJson(module.alpha);
     if (module.slab >= 0) {
       bool isSwapped = config.layout == HfLayout::Stacked; // see PeftFolder::foundOf
       std::vector<float> rows = rowsOf(module, b, rank);
@@ -242,7 +252,7 @@ Status addLinear(const ParamSource &saved, const PeftSettings &settings, const H
       continue;
     }
     auto first = a.begin() + module.slice * rank * columns;
-    const std::string name = kPeftPrefix + peftPath(config, module.name);
+    const std::string name = kPeftPrefix + path;
     auto add = [&](const char *end, Shape shape, std::vector<float> values) {
       out.tensors.push_back(tensorOf(name + end, type, std::move(shape), std::move(values)));
     };
@@ -252,7 +262,10 @@ Status addLinear(const ParamSource &saved, const PeftSettings &settings, const H
       add(kPeftMagnitude, {module.rows}, rowsOf(module, magnitudes, 1));
     if (!biases.empty())
       add(".lora_B.bias", {module.rows}, rowsOf(module, biases, 1));
-    out.adapted.push_back(module.name);
+    if (isOne)
+      out.parameters.push_back(parameter);
+    else
+      out.adapted.push_back(module.name);
   }
   return Status::ok();
 }
@@ -268,10 +281,9 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
   ASSIGN_OR_RETURN(std::vector<PeftLinear> linears,
                    peftLinears(saved, settings, config, params, options.partsOf));
   Exported found;
-  std::vector<std::string> parameters;
   for (const PeftLinear &linear : linears)
     RETURN_IF_ERROR(addLinear(saved, settings, config, linear, options.weightType, found));
-  addStacks(found.stacks, config, options.weightType, found.tensors, parameters);
+  addStacks(found.stacks, config, options.weightType, found.tensors, found.parameters);
   std::set<std::string> trained;
   RETURN_IF_ERROR(addSaved(saved, config, params, options.weightType, found.tensors, trained));
   std::string base = peftBaseOf(saved.reader());
@@ -294,7 +306,8 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
       {"rank_pattern", nlohmann::json::object()},
       {"alpha_pattern", found.alphas},
       {"target_modules", targetsOf(config, found.adapted, params)},
-      {"target_parameters", parameters.empty() ? nlohmann::json() : nlohmann::json(parameters)},
+      {"target_parameters",
+       found.parameters.empty() ? nlohmann::json() : nlohmann::json(found.parameters)},
       {"ensure_weight_tying", config.isTied && saved.shapeOf(kEmbedding).has_value()},
       {"modules_to_save", trained.empty() ? nlohmann::json() : nlohmann::json(trained)}};
   return putFolder(options.observers, out, [&](const std::string &staging) -> Status {
@@ -473,12 +486,11 @@ Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftO
     return tables;
   }
   if (isAlwaysTied(config.arch))
-    return cannotConvert("'{}' makes two matrices of the tied embedding and output layer; models "
-                         "of type '{}' have one{}",
-                         in, infoOf(config.arch).modelType,
-                         config.arch == HfArch::Gpt2
-                             ? ""
-                             : "; PEFT keeps one with 'ensure_weight_tying'");
+    return cannotConvert(
+        "'{}' makes two matrices of the tied embedding and output layer; models "
+        "of type '{}' have one{}",
+        in, infoOf(config.arch).modelType,
+        config.arch == HfArch::Gpt2 ? "" : "; PEFT keeps one with 'ensure_weight_tying'");
   for (auto [name, values] : tables.all())
     if (values->empty()) {
       ASSIGN_OR_RETURN(*values, ofBase(name));

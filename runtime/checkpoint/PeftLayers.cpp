@@ -175,7 +175,9 @@ std::vector<PeftLinear> peftLinears(const HfConfig &config, const std::vector<Hf
     return slices > 0;
   };
   auto canHave = [](const WeightName &name) { // no recipe adapts routers
-    return inLayer(name.stem) && lastWordOf(name.stem).starts_with("linear_");
+    const std::string word = lastWordOf(name.stem);
+    return inLayer(name.stem) &&
+           (word.starts_with("linear_") || word == "in_proj" || word == "out_proj");
   };
   for (const HfParam &param : params)
     if (std::optional<WeightName> name = weightName(param.name); name && canHave(*name))

@@ -97,6 +97,8 @@ CASES = {
     "gpt_oss": ("gpt_oss", LOCAL, {"target_modules": QV, "target_parameters": BOTH}),
     "llama4": ("llama4_text", LOCAL | {"num_experts_per_tok": 1, "intermediate_size_mlp": 24}, {"target_modules": QV, "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}),
     "deepseek_v3": ("deepseek_v3", LATENT, {"target_modules": ["q_b_proj", "kv_b_proj", "down_proj", "o_proj"]}),
+    "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3, "block_auto_adjust_ff_dim": False}, {"target_modules": ["in_proj", "out_proj", "q_proj"]}),
+    "shared_experts": ("deepseek_v3", LATENT, {"target_modules": ["o_proj"], "target_parameters": ["shared_experts.up_proj.weight", "layers.0.mlp.up_proj.weight"]}),
     "tables": ("llama", {}, {"target_modules": ["q_proj", "embed_tokens", "lm_head"]}, "adapters of the embedding or of the output layer"),
     "router": ("qwen3_moe", EXPERTS, {"target_modules": ["q_proj"], "target_parameters": ["gate.weight"]}, "of no layer that adapters can be for"),
     "gpt2_ensured": ("gpt2", {}, {"target_modules": ["c_attn"], "modules_to_save": ["wte"], "ensure_weight_tying": True}, "models of type 'gpt2' have one"),
