@@ -134,7 +134,8 @@ Frozen readSaved(std::span<const std::string> entries, int64_t layers, bool isTi
 bool Frozen::Entry::names(ParamKind ofKind, std::string_view name, plan::UnitKind unit,
                           int64_t layer) const {
   return module.empty() ? isAt(*this, unit, layer) && (!kind || *kind == ofKind)
-                        : name.starts_with(module) && name.substr(module.size()).starts_with('.');
+                        : name.starts_with(module) &&
+                              (name == module || name[module.size()] == '.');
 }
 
 bool Frozen::has(ParamKind kind, std::string_view name, plan::UnitKind unit, int64_t layer) const {

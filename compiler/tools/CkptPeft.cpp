@@ -78,8 +78,9 @@ const model::ParamKindInfo *kindOf(std::string_view name) {
 }
 
 /// Takes the shortest list that selects exactly these layers: last names as PEFT has them, patterns
-/// for all layers, or one path for each. A kind of parameters is named if all of it is saved,
-/// otherwise each module.
+/// for all layers, or one path for each. A kind of parameters is named if all of it is saved;
+/// otherwise each module, or the parameters of modules that have others, such as a matrix and the
+/// norm in front of it.
 void nameForRecipe(const checkpoint::HfConfig &config,
                    const std::vector<checkpoint::HfParam> &params,
                    const std::vector<checkpoint::PeftLinear> &linears,
@@ -125,18 +126,23 @@ void nameForRecipe(const checkpoint::HfConfig &config,
       break;
   }
   std::set<std::string> modules;
+  const auto areSaved = [&](const auto &isOne) {
+    return std::ranges::all_of(params, [&](const checkpoint::HfParam &param) {
+      return param.isOnlyWritten || param.isOptional || !isOne(param.name) ||
+             std::ranges::find(saved, param.name) != saved.end();
+    });
+  };
   for (const std::string &name : saved) {
     const model::ParamKindInfo *kind = kindOf(name);
-    bool isWhole = kind != nullptr && std::ranges::all_of(params, [&](const auto &param) {
-                     return param.isOnlyWritten || param.isOptional || kindOf(param.name) != kind ||
-                            std::ranges::find(saved, param.name) != saved.end();
-                   });
-    if (!isWhole)
-      modules.insert(name.substr(0, name.rfind('.')));
-    else
+    const std::string module = name.substr(0, name.rfind('.') + 1);
+    if (kind != nullptr && areSaved([&](const auto &other) { return kindOf(other) == kind; }))
       modules.insert(kind->word == "embedding" ? "embed_tokens"
                      : kind->word == "head"    ? "lm_head"
                                                : std::string(kind->word));
+    else if (areSaved([&](const auto &other) { return other.starts_with(module); }))
+      modules.insert(module.substr(0, module.size() - 1));
+    else
+      modules.insert(name);
   }
   settings.modulesToSave.assign(modules.begin(), modules.end());
 }

@@ -78,7 +78,7 @@ SafeTensorSource tensorOf(std::string name, Element type, Shape shape, std::vect
 
 /// The `target_modules` of an adapter: the last name of each module, or its full name if other
 /// modules with that last name have no adapter.
-nlohmann::json targetsOf(const std::vector<std::string> &adapted,
+nlohmann::json targetsOf(const HfConfig &config, const std::vector<std::string> &adapted,
                          const std::vector<HfParam> &params) {
   std::set<std::string> with(adapted.begin(), adapted.end()), words, mixed;
   for (const HfParam &param : params)
@@ -86,7 +86,8 @@ nlohmann::json targetsOf(const std::vector<std::string> &adapted,
       if (std::string module = moduleOf(segment.hf); !with.contains(module))
         mixed.insert(lastWordOf(module));
   for (const std::string &module : adapted)
-    words.insert(mixed.contains(lastWordOf(module)) ? module : lastWordOf(module));
+    words.insert(mixed.contains(lastWordOf(module)) ? peftPath(config, module)
+                                                    : lastWordOf(module));
   return words;
 }
 
@@ -123,11 +124,10 @@ Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector
     for (auto &[stored, own] : parts) {
       const std::string name = PeftFolder::moduleName(stored);
       cut[0] = width > 0 ? std::ssize(own) / width : 0;
-      tensors.push_back(tensorOf(peftName(name), type, cut, std::move(own)));
+      tensors.push_back(tensorOf(kPeftPrefix + peftPath(config, name), type, cut, std::move(own)));
       // PEFT compares ends of paths, and other paths may end with a norm's name.
-      const std::string path = peftName(moduleOf(name));
-      words.insert(param.isVocab ? lastWordOf(path)
-                                 : path.substr(std::string_view(kPeftPrefix).size()));
+      const std::string path = peftPath(config, moduleOf(name));
+      words.insert(param.isVocab ? lastWordOf(path) : path);
     }
   }
   return Status::ok();
@@ -186,18 +186,18 @@ void addStacks(const Stacks &stacks, const HfConfig &config, Element type,
   for (const auto &[name, stack] : stacks) {
     std::string module = name.substr(0, name.rfind('.'));
     bool isInside = name.ends_with("gate_up_proj") && stacks.contains(module + ".down_proj");
-    std::string stem = peftName(module) + (isInside ? ".base_layer" : "");
+    std::string stem = kPeftPrefix + peftPath(config, module) + (isInside ? ".base_layer" : "");
     int64_t width = config.experts * stack.rank;
     tensors.push_back(tensorOf(stem + ".lora_A.weight", type, {width, stack.columns}, stack.a));
     tensors.push_back(tensorOf(stem + ".lora_B.weight", type, {stack.rows, width}, stack.b));
-    parameters.push_back(peftName(name).substr(std::string_view(kPeftPrefix).size()));
+    parameters.push_back(peftPath(config, name));
   }
 }
 
 /// What an export has of a run's adapters.
 struct Exported {
   std::vector<SafeTensorSource> tensors;
-  std::vector<std::string> adapted; ///< modules
+  std::vector<std::string> adapted, parameters; ///< modules, and weights of which PEFT has more
   Stacks stacks;
   bool hasBiases = false;
   nlohmann::json alphas = nlohmann::json::object(); ///< other ones than that of most, by path
@@ -207,6 +207,15 @@ struct Exported {
 nlohmann::json alphaJson(double alpha) {
   return alpha == std::floor(alpha) ? nlohmann::json(static_cast<int64_t>(alpha))
                                     : nlohmann::json(alpha);
+}
+
+/// Whether PEFT needs the module's weight as a parameter: in models with routed experts it takes
+/// modules of these names for parts of them. Parameters have neither magnitudes nor biases.
+bool isParameter(const HfConfig &config, const PeftSettings &settings, const PeftModule &module) {
+  const std::string word = lastWordOf(module.name);
+  return config.experts > 0 && !settings.isDora() && !settings.hasBiases && module.slab < 0 &&
+         module.name.find(".experts.") == std::string::npos &&
+         (word == "gate_proj" || word == "up_proj" || word == "down_proj");
 }
 
 /// Adds the factors of a layer for the modules of Hugging Face that the layer joins, such as
@@ -228,9 +237,10 @@ Status addLinear(const ParamSource &saved, const PeftSettings &settings, const H
     // The adapter of a joined layer may be only on some of its modules.
     if (module.slice < 0)
       continue;
+    const std::string path = peftPath(config, module.name), parameter = path + ".weight";
+    const bool isOne = isParameter(config, settings, module);
     if (module.alpha != settings.alpha)
-      out.alphas[peftName(module.name).substr(std::string_view(kPeftPrefix).size())] =
-          alphaJson(module.alpha);
+      out.alphas[isOne ? parameter : path] = alphaJson(module.alpha);
     if (module.slab >= 0) {
       bool isSwapped = config.layout == HfLayout::Stacked; // see PeftFolder::foundOf
       std::vector<float> rows = rowsOf(module, b, rank);
@@ -242,7 +252,7 @@ Status addLinear(const ParamSource &saved, const PeftSettings &settings, const H
       continue;
     }
     auto first = a.begin() + module.slice * rank * columns;
-    const std::string name = peftName(module.name);
+    const std::string name = kPeftPrefix + path;
     auto add = [&](const char *end, Shape shape, std::vector<float> values) {
       out.tensors.push_back(tensorOf(name + end, type, std::move(shape), std::move(values)));
     };
@@ -252,7 +262,10 @@ Status addLinear(const ParamSource &saved, const PeftSettings &settings, const H
       add(kPeftMagnitude, {module.rows}, rowsOf(module, magnitudes, 1));
     if (!biases.empty())
       add(".lora_B.bias", {module.rows}, rowsOf(module, biases, 1));
-    out.adapted.push_back(module.name);
+    if (isOne)
+      out.parameters.push_back(parameter);
+    else
+      out.adapted.push_back(module.name);
   }
   return Status::ok();
 }
@@ -268,16 +281,18 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
   ASSIGN_OR_RETURN(std::vector<PeftLinear> linears,
                    peftLinears(saved, settings, config, params, options.partsOf));
   Exported found;
-  std::vector<std::string> parameters;
   for (const PeftLinear &linear : linears)
     RETURN_IF_ERROR(addLinear(saved, settings, config, linear, options.weightType, found));
-  addStacks(found.stacks, config, options.weightType, found.tensors, parameters);
+  addStacks(found.stacks, config, options.weightType, found.tensors, found.parameters);
   std::set<std::string> trained;
   RETURN_IF_ERROR(addSaved(saved, config, params, options.weightType, found.tensors, trained));
+  std::string base = peftBaseOf(saved.reader());
+  if (base.empty())
+    base = settings.base.empty() ? options.configFolder : settings.base;
   nlohmann::json text = {
       {"peft_type", "LORA"},
       {"task_type", "CAUSAL_LM"},
-      {"base_model_name_or_path", peftBaseOf(saved.reader())},
+      {"base_model_name_or_path", base},
       {"r", settings.rank},
       {"lora_alpha", alphaJson(settings.alpha)},
       {"lora_dropout", settings.dropout},
@@ -290,8 +305,9 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
       {"init_lora_weights", true},
       {"rank_pattern", nlohmann::json::object()},
       {"alpha_pattern", found.alphas},
-      {"target_modules", targetsOf(found.adapted, params)},
-      {"target_parameters", parameters.empty() ? nlohmann::json() : nlohmann::json(parameters)},
+      {"target_modules", targetsOf(config, found.adapted, params)},
+      {"target_parameters",
+       found.parameters.empty() ? nlohmann::json() : nlohmann::json(found.parameters)},
       {"ensure_weight_tying", config.isTied && saved.shapeOf(kEmbedding).has_value()},
       {"modules_to_save", trained.empty() ? nlohmann::json() : nlohmann::json(trained)}};
   return putFolder(options.observers, out, [&](const std::string &staging) -> Status {
@@ -442,6 +458,8 @@ Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftO
                              tensor->name, shapeText(tensor->shape), shapeText(shape));
       ASSIGN_OR_RETURN(*values, folder.numbersOf(*tensor));
       isWhole = true;
+      if (!folder.saves(module) && folder.tokensOf(module).empty())
+        options.emit(makeReport(report::AdapterOnlyStored, in, lastWordOf(module)));
     } else if (const SafeTensor *rows = folder.take(module + kPeftTokens)) {
       std::vector<int64_t> tokens = folder.tokensOf(module);
       if (rows->shape != Shape{std::ssize(tokens), config.hidden} ||
@@ -457,8 +475,10 @@ Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftO
     }
   }
   const bool hasEmbedding = !tables.embedding.empty(), hasOutput = !tables.output.empty();
+  // PEFT ties no modules of GPT-2, whatever is asked for.
+  const bool ensuresTying = folder.ensuresTying() && config.arch != HfArch::Gpt2;
   bool staysTied = hasEmbedding && hasOutput ? tables.embedding == tables.output
-                                             : !hasOutput && (!isWhole || folder.ensuresTying());
+                                             : !hasOutput && (!isWhole || ensuresTying);
   if (!config.isTied || (!hasEmbedding && !hasOutput))
     return tables;
   if (staysTied) {
@@ -466,9 +486,11 @@ Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftO
     return tables;
   }
   if (isAlwaysTied(config.arch))
-    return cannotConvert("'{}' makes two matrices of the tied embedding and output layer; models "
-                         "of type '{}' have one; PEFT keeps one with 'ensure_weight_tying'",
-                         in, infoOf(config.arch).modelType);
+    return cannotConvert(
+        "'{}' makes two matrices of the tied embedding and output layer; models "
+        "of type '{}' have one{}",
+        in, infoOf(config.arch).modelType,
+        config.arch == HfArch::Gpt2 ? "" : "; PEFT keeps one with 'ensure_weight_tying'");
   for (auto [name, values] : tables.all())
     if (values->empty()) {
       ASSIGN_OR_RETURN(*values, ofBase(name));
@@ -517,6 +539,7 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
   std::vector<HfParam> params = hfParams(config);
   std::vector<PeftLinear> linears =
       peftLinears(config, params, [&](PeftModule &module) { return folder.lookUp(module); });
+  settings.base = folder.base();
   settings.scheme = folder.isDora() ? "dora" : "lora", settings.isRslora = folder.isRslora();
   settings.hasBiases = folder.hasBiases();
   settings.dropout = folder.dropout();

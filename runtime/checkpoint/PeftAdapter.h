@@ -14,6 +14,7 @@ namespace shardc::checkpoint {
 /// A run's settings of its adapters (`peft` in `run_config.yaml`).
 struct PeftSettings {
   std::string scheme;
+  std::string base; ///< what an imported folder calls the model that they are for
   int64_t rank = 0;
   double alpha = 0, dropout = 0;
   bool isRslora = false, hasBiases = false;

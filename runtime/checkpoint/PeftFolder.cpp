@@ -109,10 +109,18 @@ bool compile(const std::string &text, std::regex &out) {
 
 } // namespace
 
-/// GPT-2's modules, which a text model names without a root, are in `transformer`.
-std::string peftName(const std::string &name) {
-  bool hasRoot = name.starts_with("model.") || name.starts_with("lm_head");
-  return kPeftPrefix + (hasRoot ? name : "transformer." + name);
+/// GPT-2's modules, which a text model names without a root, are in `transformer`; those of the
+/// text part of a model with several, in `language_model`. Files of Nemotron-H call `model`
+/// `backbone`.
+std::string peftPath(const HfConfig &config, const std::string &name) {
+  constexpr std::string_view kRoot = "model.", kOther = "backbone.";
+  if (name.starts_with("lm_head"))
+    return name;
+  const bool isOther = name.starts_with(kOther);
+  if (!isOther && !name.starts_with(kRoot))
+    return "transformer." + name;
+  return std::string(kRoot) + (config.file.prefix.empty() ? "" : "language_model.") +
+         name.substr(isOther ? kOther.size() : kRoot.size());
 }
 
 Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &model,
@@ -134,7 +142,15 @@ Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &mod
         return cannotConvert("'{}' has '{}', and the model has no part 'language_model': PEFT "
                              "would load nothing of it; rename its tensors",
                              path, own);
-      folder.plain_.emplace(plainHfName(own), &tensor);
+      std::string plain = plainHfName(own);
+      constexpr std::string_view kDefault = ".default"; // as in the state of a model
+      for (std::string_view end : {".lora_A.default.weight", ".lora_B.default.weight"})
+        if (plain.ends_with(end))
+          plain.erase(plain.rfind(kDefault), kDefault.size());
+      if (plain.starts_with("model.") &&
+          hfTensors(model.arch, "layer").front().starts_with("backbone."))
+        plain.replace(0, std::string_view("model").size(), "backbone");
+      folder.plain_.emplace(std::move(plain), &tensor);
     }
   return folder;
 }
@@ -182,7 +198,9 @@ Status PeftFolder::check(const ReportSink &emit) const {
                     shownHfNames(unread), "LoraConfig of PEFT 0.21"));
   if (std::string kind = config_.value("peft_type", "LORA"); kind != "LORA")
     return cannotConvert("'{}' has adapters of kind '{}'; it needs to be LORA", path_, kind);
-  if (std::string bias = config_.value("bias", "none"); bias != "none")
+  const bool hasBias = std::ranges::any_of(
+      tensors_.header().tensors, [](const auto &tensor) { return tensor.name.ends_with(".bias"); });
+  if (std::string bias = config_.value("bias", "none"); bias != "none" && hasBias)
     return cannotConvert("'{}' has trained biases ('bias' is '{}'); it needs to be none", path_,
                          bias);
   const json init = config_.value("init_lora_weights", json(true));
@@ -223,7 +241,7 @@ PeftFolder::Found PeftFolder::foundOf(const PeftModule &module) const {
       return false;
     std::string_view path = found.a->name;
     path.remove_prefix(std::string_view(kPeftPrefix).size());
-    path.remove_suffix(std::string_view(kA).size());
+    path = path.substr(0, path.rfind(".lora_A."));
     found.path = path.substr(0, path.find(".base_layer"));
     found.path += end;
     return true;
@@ -415,6 +433,18 @@ const SafeTensor *PeftFolder::take(const std::string &name) {
   return tensor;
 }
 
+bool PeftFolder::saves(const std::string &module) const {
+  const json words = config_.value("modules_to_save", json());
+  return words.is_array() && std::ranges::any_of(words, [&](const json &word) {
+           return isEndOf(module, word.get<std::string>());
+         });
+}
+
+std::string PeftFolder::base() const {
+  const json name = config_.value("base_model_name_or_path", json());
+  return name.is_string() ? name.get<std::string>() : "";
+}
+
 std::vector<int64_t> PeftFolder::tokensOf(const std::string &module) const {
   const json tokens = config_.value("trainable_token_indices", json::array());
   if (tokens.is_array())
@@ -432,10 +462,19 @@ Status PeftFolder::finish() const {
       left.push_back(tensor.name);
   if (left.empty())
     return Status::ok();
-  bool isOfTable = std::ranges::any_of(left, [](const std::string &name) {
-    return name.find(".lora_embedding_") != name.npos || name.find("lm_head.lora_") != name.npos;
-  });
-  if (isOfTable)
+  const auto areOf = [&](std::initializer_list<const char *> words) {
+    return std::ranges::any_of(left, [&](const std::string &name) {
+      return std::ranges::any_of(words, [&](const char *w) { return name.find(w) != name.npos; });
+    });
+  };
+  if (areOf({".vision", ".visual", ".multi_modal", ".mm_projector"}))
+    return cannotConvert("{} tensors of '{}' are of the vision part, which is left out; merge them "
+                         "with PEFT:{}",
+                         left.size(), path_, listed(left));
+  if (areOf({".score.", ".classifier.", "v_head."}))
+    return cannotConvert("'{}' trains a part that a causal language model does not have:{}", path_,
+                         listed(left));
+  if (areOf({".lora_embedding_", "lm_head.lora_"}))
     return cannotConvert("'{}' has adapters of the embedding or of the output layer; only "
                          "those of linear layers in decoder layers can be converted; merge them "
                          "with PEFT, or train these modules whole ('modules_to_save'):{}",
@@ -448,6 +487,13 @@ Status PeftFolder::finish() const {
                          "'modules_to_save' needs q_proj, k_proj and v_proj together, gate_proj "
                          "and up_proj, or all experts; merge them with PEFT:{}",
                          left.size(), path_, listed(left));
+  for (const std::string &name : left)
+    for (auto [own, other] : {std::pair(kA, kB), std::pair(kB, kA)})
+      if (name.ends_with(own) &&
+          tensors_.find(name.substr(0, name.size() - std::string_view(own).size()) + other) ==
+              nullptr)
+        return cannotConvert("'{}' has '{}' without '{}'", path_, name,
+                             std::string_view(other).substr(1));
   return cannotConvert(
       "{} tensors of '{}' are of no layer that adapters can be for, as those of "
       "routers are, or of a part of one; merge them with PEFT, or train the modules "

@@ -55,6 +55,10 @@ public:
   /// All numbers of a tensor. CannotConvert for types other than floats, and for numbers that are
   /// not finite.
   Result<std::vector<float>> numbersOf(const SafeTensor &tensor) const;
+  /// Whether `modules_to_save` names the module.
+  bool saves(const std::string &module) const;
+  /// The model that the folder's adapters are for, as it calls it; empty if it does not.
+  std::string base() const;
   /// The tokens whose rows of a table are trained, from `trainable_token_indices`.
   std::vector<int64_t> tokensOf(const std::string &module) const;
   /// CannotConvert if tensors are left.
@@ -98,7 +102,8 @@ private:
   std::map<const SafeTensor *, std::vector<float>> stacks_;
 };
 
-/// The name under which PEFT's model has a tensor of a text model.
-std::string peftName(const std::string &name);
+/// The name under which PEFT's model has a tensor or a module of a text model, without PEFT's
+/// prefix.
+std::string peftPath(const HfConfig &config, const std::string &name);
 
 } // namespace shardc::checkpoint

@@ -175,7 +175,9 @@ std::vector<PeftLinear> peftLinears(const HfConfig &config, const std::vector<Hf
     return slices > 0;
   };
   auto canHave = [](const WeightName &name) { // no recipe adapts routers
-    return inLayer(name.stem) && lastWordOf(name.stem).starts_with("linear_");
+    const std::string word = lastWordOf(name.stem);
+    return inLayer(name.stem) &&
+           (word.starts_with("linear_") || word == "in_proj" || word == "out_proj");
   };
   for (const HfParam &param : params)
     if (std::optional<WeightName> name = weightName(param.name); name && canHave(*name))
@@ -237,6 +239,8 @@ Result<PeftSettings> readPeftSettings(const CheckpointReader &reader) {
       settings.exclude = words();
     else if (name == "modules_to_save" && value.is_array())
       settings.modulesToSave = words();
+    else if (name == "base_model_name_or_path" && value.is_string())
+      settings.base = value.get<std::string>();
   }
   if (!settings.targetAlphas.empty() && settings.targetAlphas.size() != settings.targets.size())
     return cannotConvert("'{}' has {} 'peft.targets' and {} 'peft.target_alphas'", reader.folder(),
@@ -252,11 +256,12 @@ std::string peftSettingsText(const PeftSettings &settings) {
   auto json = [](const auto &value) { return toText(nlohmann::json(value)); };
   return fmt::format("peft:\n  scheme: {}\n  rank: {}\n  alpha: {}\n  dropout: {}\n  rslora: {}\n"
                      "  lora_bias: {}\n"
-                     "  targets: {}\n  target_alphas: {}\n  modules_to_save: {}\n",
+                     "  targets: {}\n  target_alphas: {}\n  modules_to_save: {}\n"
+                     "  base_model_name_or_path: {}\n",
                      json(settings.scheme), settings.rank, json(settings.alpha),
                      json(settings.dropout), settings.isRslora, settings.hasBiases,
                      json(settings.targets), json(settings.targetAlphas),
-                     json(settings.modulesToSave));
+                     json(settings.modulesToSave), json(settings.base));
 }
 
 std::string peftBaseOf(const CheckpointReader &reader) {

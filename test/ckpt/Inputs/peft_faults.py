@@ -50,11 +50,10 @@ FIELDS = (
     ({"layer_replication": [[0, 2]]}, "no value is needed"),
     ({"alora_invocation_tokens": [1]}, "no value is needed"),
     ({"trainable_token_indices": "all"}, "a list of whole numbers, or an object of such is needed"),
-    ({"bias": "all"}, "it needs to be none"),
     ({"peft_type": "IA3"}, "has adapters of kind 'IA3'"),
 )
 ACCEPTED = ({"layers_to_transform": [0, 1]}, {"layers_to_transform": [1, 0], "layers_pattern": ["layers"]}, {"newest_config": None}, {"loftq_config": {}}, {"init_lora_weights": "gaussian"}, {"layers_pattern": []}, {"r": 2, "corda_config": None},
-            {"target_modules": [], "target_parameters": ["q_proj.weight", "v_proj.weight"]}, {"newest_config": {"x": 1}, "lorap_lr": 1e-6})
+            {"bias": "all"}, {"bias": "lora_only"}, {"target_modules": [], "target_parameters": ["q_proj.weight", "v_proj.weight"]}, {"newest_config": {"x": 1}, "lorap_lr": 1e-6})
 
 
 def change(folder, **fields):
@@ -116,6 +115,26 @@ def check_tensors():
     refused(folder, "self_attn.q_proj.lora_A.weight', and the model has no part 'language_model': PEFT would load nothing of it")
     peft_numbers.write(path, tensors | {FIRST.replace("q_proj.lora_A", "k_proj"): ((8, 16), peft_numbers.numbers("k", 8 * 16))})
     refused(folder, "are a part of what is trained whole: 'modules_to_save' needs q_proj, k_proj and v_proj together")
+    # What is left has its reason.
+    one = ((2, 16), peft_numbers.numbers("one", 2 * 16))
+    for name, words in ((FIRST.replace("language_model", "x").replace("layers", "vision_tower.layers"), "are of the vision part, which is left out"),
+                        ("base_model.model.score.weight", "trains a part that a causal language model does not have"),
+                        (FIRST.replace("q_proj", "k_proj"), "k_proj.lora_A.weight' without 'lora_B.weight'")):
+        peft_numbers.write(path, tensors | {name: one})
+        refused(folder, words)
+    peft_numbers.write(path, tensors | {"base_model.model.model.layers.0.self_attn.q_proj.bias": ((16,), peft_numbers.numbers("bias", 16))})
+    change(folder, bias="lora_only")
+    refused(folder, "has trained biases ('bias' is 'lora_only'); it needs to be none")
+    change(folder, bias="none")
+    # A state as a model in memory names it is the same adapter.
+    peft_numbers.write(path, tensors)
+    call("shardc", "ckpt", "import", "peft", folder / "adapter", folder / "named", "--config", folder / "base")
+    peft_numbers.write(path, {name.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default."): each for name, each in tensors.items()})
+    call("shardc", "ckpt", "import", "peft", folder / "adapter", folder / "raw", "--config", folder / "base")
+    for each in ("named", "raw"):
+        call("shardc", "ckpt", "export", "peft", folder / each, folder / f"{each}_peft", "--config", folder / "base")
+    if peft_numbers.read(folder / "named_peft/adapter_model.safetensors") != peft_numbers.read(folder / "raw_peft/adapter_model.safetensors"):
+        raise SystemExit("names of a state give another adapter")
     # An import reports NaN in a model's weight. A checkpoint with padding of the vocabulary is a base like the folder.
     peft_numbers.write(path, tensors)
     call("shardc", "ckpt", "import", "peft", folder / "adapter", folder / "a", "--config", folder / "base")

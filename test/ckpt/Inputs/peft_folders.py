@@ -36,7 +36,7 @@ def make(case, folder):
     peft_numbers.make(folder / "base/model.safetensors", case["shapes"])
     (folder / "adapter/adapter_config.json").write_text(json.dumps(case["adapter"]))
     peft_numbers.make(folder / "adapter/adapter_model.safetensors", case["tensors"])
-    if case["adapter"]["ensure_weight_tying"]:
+    if case["adapter"]["ensure_weight_tying"] and "refused" not in case:
         tensors = peft_numbers.read(folder / "adapter/adapter_model.safetensors")
         tensors["base_model.model.lm_head.weight"] = tensors["base_model.model.model.embed_tokens.weight"]
         peft_numbers.write(folder / "adapter/adapter_model.safetensors", tensors)
@@ -87,6 +87,12 @@ def check_printed(name, case, folder, text):
     # Zeros that fill ranks are not trained, and everything else is.
     call("shardc", "ckpt", "export", "peft", folder / "trained", folder / "again", "--config", folder / "base")
     found = peft_numbers.read(folder / "again/adapter_model.safetensors")
+    more = {each for each in set(found) - set(case["tensors"]) if not each.endswith("e_score_correction_bias") and each != "base_model.model.lm_head.weight"}
+    if more and not case["adapter"]["trainable_token_indices"]:
+        sys.exit(f"{name}: a run also trains {sorted(more)}")
+    said = json.loads((folder / "again/adapter_config.json").read_text())["base_model_name_or_path"]
+    if said not in (str(folder / "base"), case["adapter"]["base_model_name_or_path"]):
+        sys.exit(f"{name}: the base is called '{said}'")
     for each, shape in case["tensors"].items():
         if each.endswith(".lora_A.weight") and ".experts." not in each:
             (rows, columns), values = found[each]
@@ -118,7 +124,7 @@ def main():
                 check_again(name, folder)
             if name in runs:
                 check_printed(name, case, folder, text)
-    if reported != {"adapter-not-in-recipe"}:
+    if reported != {"adapter-not-in-recipe", "adapter-only-stored"}:
         sys.exit(f"{sorted(reported)} are reported")
     print(f"{len(golden['cases'])} folders as PEFT reads them")
 
