@@ -31,10 +31,8 @@ public:
                     (!value->is_number_unsigned() || *value <= kSizeTaken);
       if (isSize) // checkBounds() checks its range
         return value->get<int64_t>();
-      if (value != nullptr) {
+      if (value != nullptr)
         refuse(key, *value, "a whole number");
-        return fallback;
-      }
     }
     return fallback;
   }
@@ -203,7 +201,9 @@ void readRotatedLayers(JsonFields &fields, const nlohmann::json &json, HfConfig 
 /// a convolution, and all have a Mamba-2 mixer. Of a layer with a Mamba-2 mixer or attention,
 /// recipes make two, as each of theirs has one part.
 void readMixers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
-  constexpr const char *kTypes = "layer_types", *kEvery = "full_attention_interval";
+  constexpr const char *kEvery = "full_attention_interval", *kFirst = "layers_block_type";
+  const bool isFirst = json.contains(kFirst) && readsHfField(config.arch, kFirst);
+  const char *const key = isFirst ? kFirst : "layer_types";
   struct Kind {
     const char *field; ///< which such an architecture has
     HfMixer mixer;
@@ -220,16 +220,16 @@ void readMixers(JsonFields &fields, const nlohmann::json &json, HfConfig &config
   const int64_t every = fields.size({kEvery}, hfWholeFallback(config.arch, kEvery));
   const char *numbers = isMamba ? "attn_layer_indices" : "full_attn_idxs";
   const std::vector<int64_t> attention = fields.sizes(numbers);
-  nlohmann::json types = json.value(kTypes, nlohmann::json());
+  nlohmann::json types = json.value(key, nlohmann::json());
   for (nlohmann::json &type : types) // older names
     type = type == "mamba" ? "linear_attention" : type == "attention" ? "full_attention" : type;
   const bool isListed = types.is_array() && std::ssize(types) == config.layers,
              hasNumbers = !json.value(numbers, nlohmann::json()).is_null();
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    const bool isNumber = std::ranges::find(attention, layer) != attention.end(),
-               isAttention = isListed    ? types[static_cast<size_t>(layer)] != kind->word
-                             : every > 0 ? (layer + 1) % every == 0
-                                         : isNumber || !(hasNumbers || isMamba);
+    const bool isAttention =
+        isListed    ? types[static_cast<size_t>(layer)] != kind->word
+        : every > 0 ? (layer + 1) % every == 0
+                    : std::ranges::count(attention, layer) > 0 || !(hasNumbers || isMamba);
     config.mixers.push_back(isAttention ? HfMixer::Attention : kind->mixer);
     if (isMamba)
       config.mixers.push_back(HfMixer::None);
@@ -238,7 +238,7 @@ void readMixers(JsonFields &fields, const nlohmann::json &json, HfConfig &config
     config.layers *= 2, config.layersOfOne = 2, config.hasOnePart = true;
   auto isKnown = [&](const auto &type) { return type == kind->word || type == "full_attention"; };
   if (!types.is_null() && !(isListed && std::ranges::all_of(types, isKnown)))
-    fields.refuse(kTypes, json[kTypes],
+    fields.refuse(key, json[key],
                   fmt::format("a list of {} layers of 'full_attention' or '{}'",
                               config.layers / config.layersOfOne, kind->word));
 }

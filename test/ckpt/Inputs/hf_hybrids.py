@@ -41,8 +41,9 @@ def nemotron_h(tensors):
 
 
 PAIRS = {"mamba_n_heads": 4, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 3}
-GRANITE = {**PAIRS, "num_local_experts": 3, "intermediate_size": 4, "shared_intermediate_size": 6, "layer_types": ["attention", "mamba"],
-           "residual_multiplier": 0.22}
+GRANITE = {**PAIRS, "num_local_experts": 3, "intermediate_size": 4, "shared_intermediate_size": 6, "residual_multiplier": 0.22,
+           # The library prefers the first of the lists.
+           "layers_block_type": ["attention", "mamba"], "layer_types": ["mamba", "attention"]}
 PAIR_ARGUMENTS = ["num_layers = 4", "mamba_head_dim = 4", "mamba_num_heads = 4", "mamba_num_groups = 2", "mamba_state_dim = 3"]
 GRANITE_ARGUMENTS = [*PAIR_ARGUMENTS, "hybrid_layer_pattern = \"*EME\"", "moe_ffn_hidden_size = 4", "moe_shared_expert_intermediate_size = 6",
                      "position_embedding_type = none", "residual_multiplier = 0.22"]
