@@ -183,6 +183,8 @@ std::string withoutSecrets(std::string_view text) {
       continue;
     if (at >= text.size() || text[at] == '$' || text[at] == '\n')
       continue; // a reference to a variable
+    if (!isAssigned && text.substr(at).starts_with("--"))
+      continue; // the option has no value, as `--disable-class-token --lr 1`
     end = endOfValue(text, at);
     if (word == "token" && isWord(text.substr(at, end - at)))
       continue; // prose, as in `3 billion per token: adapters on ...`

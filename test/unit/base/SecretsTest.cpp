@@ -46,7 +46,8 @@ TEST(Secrets, ValuesOfTheirNamesAreAsterisks) {
   for (const char *kept : {"moe_token_dispatcher_type = alltoall", "tokens = 5", "the key of it",
                            "3B per token: adapters on", "--prompt-key=input", "tokenizer = \"x\"",
                            "calculate_per_token_loss = true", "NCCL_ALGO = \"Ring\"", "key",
-                           "token2 = 5", "eod_token = \"</s>\"", "KEY", "KEY\n= x", ""})
+                           "token2 = 5", "eod_token = \"</s>\"", "KEY", "KEY\n= x",
+                           "--disable-vision-class-token --distributed-timeout-minutes 60", ""})
     EXPECT_EQ(withoutSecrets(kept), kept);
 }
 
