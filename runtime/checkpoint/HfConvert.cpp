@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -397,18 +398,22 @@ int64_t dropWithoutTensors(std::vector<HfParam> &params, const HfSource &source)
 void settleByTensors(const std::string &folder, HfConfig &config) {
   if (config.mtpLayers == 0 && config.file.saysTied)
     return;
-  Result<SafeTensorsModel> model = SafeTensorsModel::open(folder);
-  if (!model.isOk())
-    return;
-  HfSource source(*model);
-  settleTied(source, config);
   std::vector<HfParam> params = hfParams(config);
-  config.mtpLayers = dropWithoutTensors(params, source);
+  if (Result<SafeTensorsModel> model = SafeTensorsModel::open(folder); model.isOk()) {
+    HfSource source(*model, config);
+    settleTied(source, config);
+    config.mtpLayers = dropWithoutTensors(params, source);
+  } else if (const std::filesystem::path kept(folder); kept.filename() == kHfFolder) {
+    auto saved = ParamSource::openCheckpoint(kept.parent_path().string());
+    auto isThere = [&](const HfParam &param) { return (*saved)->shapeOf(param.name).has_value(); };
+    if (saved.isOk())
+      config.mtpLayers = dropAbsentPredictors(params, isThere);
+  }
 }
 
 struct HfWeights::State {
   State(HfConfig read, SafeTensorsModel opened)
-      : config(std::move(read)), model(std::move(opened)), source(model) {}
+      : config(std::move(read)), model(std::move(opened)), source(model, config) {}
 
   Status find(const std::string &folder);
   const FoundParam *param(std::string_view name) const {
@@ -434,7 +439,7 @@ Status HfWeights::State::find(const std::string &folder) {
   made.mtpLayers = dropWithoutTensors(all, source);
   HfBiases biases = hfBiasesOf(config, [&](const std::string &name) { return source.has(name); });
   ASSIGN_OR_RETURN(arguments, hfArguments(made, biases));
-  std::vector<std::string> missing;
+  std::set<std::string> missing;
   for (const HfParam &param : all) {
     if (param.isOnlyWritten) {
       RETURN_IF_ERROR(checkCopy(source, param));
@@ -444,7 +449,7 @@ Status HfWeights::State::find(const std::string &folder) {
     if (!held) {
       for (const HfSegment &segment : param.segments)
         if (!param.isOptional && !source.has(segment.hf))
-          missing.push_back(segment.hf);
+          missing.insert(segment.hf);
       continue;
     }
     taken.add(*held, held->segments);
@@ -454,7 +459,7 @@ Status HfWeights::State::find(const std::string &folder) {
   }
   if (!missing.empty())
     return makeStatus(report::TensorsMissing, "the model in '{}' does not contain {} tensors:{}",
-                      folder, missing.size(), listed(missing));
+                      folder, missing.size(), listed(std::vector(missing.begin(), missing.end())));
   RETURN_IF_ERROR(taken.check(source));
   return checkTied(source, config, all);
 }
@@ -476,6 +481,8 @@ Result<std::unique_ptr<HfWeights>> HfWeights::open(const std::string &folder,
     for (const Report &remark : hfRemarks(config.file))
       emit(remark);
   ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(folder));
+  if (emit && model.hasUnreadIndex())
+    emit(makeReport(report::HfIndexUnread, folder));
   auto state = std::make_unique<State>(std::move(config), std::move(model));
   RETURN_IF_ERROR(state->find(folder));
   return std::unique_ptr<HfWeights>(new HfWeights(folder, std::move(state)));
@@ -598,7 +605,7 @@ Result<Element> exportType(const ParamSource &source, std::optional<Element> con
 /// `quantization_config`, since exported weights are not packed.
 std::string exportedConfig(const HfConfig &config, const std::string &text) {
   constexpr const char *kPacked = "quantization_config";
-  nlohmann::json fields = config.file.fields;
+  nlohmann::json fields = config.file.said;
   bool isPacked = fields.erase(kPacked) > 0;
   if (config.file.outerType.empty() && !isPacked)
     return text;
@@ -753,8 +760,12 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   ProgressSum progress(options.progress, total);
   countProgress(tensors, progress);
   return putFolder(options.observers, out, [&](const std::string &staging) -> Status {
-    for (const HfModelFile &file : model.files)
-      RETURN_IF_ERROR(replaceFile(options.observers, staging + "/" + file.name, file.contents));
+    for (const HfModelFile &file : model.files) {
+      const std::string path = staging + "/" + file.name;
+      if (const std::string inner = path.substr(0, path.rfind('/')); inner != staging)
+        RETURN_IF_ERROR(makeFolder(options.observers, inner));
+      RETURN_IF_ERROR(replaceFile(options.observers, path, file.contents));
+    }
     return writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes,
                                  options.observers);
   });

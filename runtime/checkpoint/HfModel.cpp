@@ -178,7 +178,7 @@ void Mapper::addAttention(const std::string &mine, const std::string &hf) {
   addNormOf(mine, hf, "self_attention.linear_qkv.layer_norm");
   addQkv(mine, hf, "weight", false);
   HfBiases always = hfConstantBiases(config_.arch);
-  addQkv(mine, hf, "bias", !always.ofQkv);
+  addQkv(mine, hf, "bias", !config_.biases.ofQkv);
   for (const char *norm : {"self_attention.q_layernorm", "self_attention.k_layernorm"})
     for (const std::string &tensor : tensorsIn(hf, norm))
       add(fmt::format("{}.{}.weight", mine, norm), tensor + ".weight", true);
