@@ -359,31 +359,19 @@ Status checkCopy(const HfSource &source, const HfParam &param) {
                        param.stacked[0].hf);
 }
 
-/// If the output layer is tied to the embeddings, an output layer in the file must be a copy of
-/// them.
-Status checkTied(const HfSource &source, const HfConfig &config,
-                 const std::vector<HfParam> &params) {
+/// An output layer in the file of a tied model must be a copy of the embeddings. If config.json
+/// does not say that they are tied, one with other values is a separate one, as in the library.
+Status settleTied(const HfSource &source, HfConfig &config) {
   constexpr const char *kHead = "lm_head.weight";
-  auto table = std::ranges::find_if(params, [](const HfParam &param) {
-    return param.name == "embedding.word_embeddings.weight";
-  });
-  if (!config.isTied || !source.has(kHead) || table == params.end() || table->segments.empty())
+  const std::string embeddings = hfEmbeddings(config.arch);
+  if (!config.isTied || !source.has(kHead) || !source.has(embeddings) ||
+      source.areEqual(kHead, embeddings))
     return Status::ok();
-  const std::string &embeddings = table->segments[0].hf;
-  if (!source.has(embeddings) || source.areEqual(kHead, embeddings))
-    return Status::ok();
-  return cannotConvert(
-      "'{}' has other values than '{}', with which config.json ties it ('tie_word_embeddings')",
-      kHead, embeddings);
-}
-
-/// If the file does not say whether embeddings are tied, an output layer with other values is a
-/// separate one, as in the library.
-void settleTied(const HfSource &source, HfConfig &config) {
-  constexpr const char *kHead = "lm_head.weight", *kEmbeddings = "model.embed_tokens.weight";
-  bool isOpen = config.isTied && !config.file.saysTied;
-  if (isOpen && source.has(kHead) && source.has(kEmbeddings))
-    config.isTied = source.areEqual(kHead, kEmbeddings);
+  config.isTied = config.file.saysTied;
+  return config.isTied ? cannotConvert("'{}' has other values than '{}', with which config.json "
+                                       "ties it ('tie_word_embeddings')",
+                                       kHead, embeddings)
+                       : Status::ok();
 }
 
 int64_t dropWithoutTensors(std::vector<HfParam> &params, const HfSource &source) {
@@ -401,7 +389,7 @@ void settleByTensors(const std::string &folder, HfConfig &config) {
   std::vector<HfParam> params = hfParams(config);
   if (Result<SafeTensorsModel> model = SafeTensorsModel::open(folder); model.isOk()) {
     HfSource source(*model, config);
-    settleTied(source, config);
+    static_cast<void>(settleTied(source, config)); // the import of the weights says it
     config.mtpLayers = dropWithoutTensors(params, source);
   } else if (const std::filesystem::path kept(folder); kept.filename() == kHfFolder) {
     auto saved = ParamSource::openCheckpoint(kept.parent_path().string());
@@ -433,7 +421,7 @@ struct HfWeights::State {
 /// Finds the tensors of each parameter of the model, and refuses a folder with tensors that no
 /// parameter uses, or without some that one needs. All missing tensors are listed in one error.
 Status HfWeights::State::find(const std::string &folder) {
-  settleTied(source, config);
+  const Status tied = settleTied(source, config);
   std::vector<HfParam> all = hfParams(config);
   HfConfig made = config;
   made.mtpLayers = dropWithoutTensors(all, source);
@@ -461,7 +449,7 @@ Status HfWeights::State::find(const std::string &folder) {
     return makeStatus(report::TensorsMissing, "the model in '{}' does not contain {} tensors:{}",
                       folder, missing.size(), listed(std::vector(missing.begin(), missing.end())));
   RETURN_IF_ERROR(taken.check(source));
-  return checkTied(source, config, all);
+  return tied;
 }
 
 HfWeights::HfWeights(std::string folder, std::unique_ptr<State> state)

@@ -57,8 +57,7 @@ Status checkPacking(const HfConfig &config) {
 HfSource::HfSource(const SafeTensorsModel &model, const HfConfig &config) : model_(model) {
   for (const auto &[name, file] : model.names())
     plain_.emplace(storedHfName(config.arch, plainHfName(name)), name);
-  const std::string table =
-      fmt::format("{}.weight", hfTensors(config.arch, "embedding.word_embeddings").front());
+  const std::string table = hfEmbeddings(config.arch);
   if (auto head = plain_.find("lm_head.weight");
       config.isTied && head != plain_.end() && !plain_.contains(table))
     plain_.emplace(table, head->second);

@@ -6,12 +6,20 @@
 
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 
 import hf_models
-from hf_models import BASE, EXPERTS, FFN, HIDDEN, LAYERS, MODELS, VOCAB, call, dense, expect, read_model, write_model
+from hf_models import BASE, EXPERTS, LAYERS, MODELS, VOCAB, call, dense, expect, read_model, write_model
+
+
+# Parts of names that transformers 5 has in memory in place of those of published files, and what it joins.
+MEMORY = {"mixtral": ([(".block_sparse_moe.", ".mlp.")], {"gate_up_proj": ("w1", "w3"), "down_proj": ("w2",)}),
+          "granitemoe": ([(".router.layer.", ".router."), (".input_linear.weight", ".experts.gate_up_proj"),
+                          (".output_linear.weight", ".experts.down_proj")], {}),
+          "nemotron_h": ([("backbone.", "model.")], {"up_proj": ("up_proj",), "down_proj": ("down_proj",)})}
 
 
 def imported(work, name, kind, config, shapes, values=None):
@@ -70,27 +78,24 @@ def check_names(work):
     tied = {"lm_head.weight" if name.startswith("model.embed") else name: shape for name, shape in dense().items() if name != "lm_head.weight"}
     said, got = imported(work, "head", "llama", {"tie_word_embeddings": True}, tied)
     expect(got["model.embed_tokens.weight"] == read_model(work / "head")["lm_head.weight"], said)
-    memory = {"mixtral": (".block_sparse_moe.gate.", ".mlp.gate.", "w1", "w3", "w2", ".mlp.experts."),
-              "granitemoe": (".router.layer.", ".router.", None, None, None, ".block_sparse_moe.experts.")}
-    for kind, (stored, held, gate, up, down, root) in memory.items():
+    for kind, (renames, merged) in MEMORY.items():
         config, shapes = MODELS[kind]
         write_model(work / kind, kind, config, shapes)
-        values = {name: value[2] for name, value in read_model(work / kind).items()}
-        renamed = {}
+        values, held, bytes_of = {name: value[2] for name, value in read_model(work / kind).items()}, {}, {}
         for name, shape in shapes.items():
-            if ".experts." not in name:
-                other = name.replace(stored, held).replace(".input_linear.weight", ".experts.gate_up_proj").replace(
-                    ".output_linear.weight", ".experts.down_proj")
-                renamed[other] = (shape, values[name])
-        for layer in range(LAYERS if gate else 0):
-            at = f"model.layers.{layer}.block_sparse_moe.experts."
-            both = b"".join(values[f"{at}{expert}.{part}.weight"] for expert in range(EXPERTS) for part in (gate, up))
-            renamed[f"model.layers.{layer}{root}gate_up_proj"] = ([EXPERTS, 2 * FFN, HIDDEN], both)
-            renamed[f"model.layers.{layer}{root}down_proj"] = (
-                [EXPERTS, HIDDEN, FFN], b"".join(values[f"{at}{expert}.{down}.weight"] for expert in range(EXPERTS)))
-        said, got = imported(work, f"{kind}.memory", kind, config, {name: shape for name, (shape, _) in renamed.items()},
-                             values={name: value for name, (_, value) in renamed.items()})
-        expect({name: value[2] for name, value in got.items()} == values, f"{kind}: {said}")
+            one = re.fullmatch(r"(.*\.experts)\.0\.(\w+)\.weight", name)
+            parts = next((parts for parts in merged.values() if one and one[2] == parts[0]), None)
+            other = f"{one[1]}.{next(key for key in merged if merged[key] == parts)}" if parts else name
+            for stored, changed in renames:
+                other = other.replace(stored, changed)
+            if parts:
+                held[other] = [EXPERTS, shape[0] * len(parts), shape[1]]
+                bytes_of[other] = b"".join(values[f"{one[1]}.{expert}.{part}.weight"] for expert in range(EXPERTS) for part in parts)
+            elif not re.search(r"\.experts\.\d", name):
+                held[other], bytes_of[other] = shape, values[name]
+        said, got = imported(work, f"{kind}.memory", kind, config, held, values=bytes_of)
+        got = {name: value[2] for name, value in got.items() if not name.endswith("e_score_correction_bias")}
+        expect(got == values, f"{kind}: {said}")
 
 
 def check_files(work):
