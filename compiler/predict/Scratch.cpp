@@ -110,21 +110,29 @@ int64_t partScratch(const Device &device, const Segment &segment, const Op &op,
 }
 
 /// Workspace of delta rules and state scans: on tensor cores, what delta_rule_tiles.cu keeps of
-/// chunks; on CUDA cores, states. Gradients also have those of units, by head.
+/// chunks; on CUDA cores, states. Gradients also have those of queries and keys, by head or by
+/// heads of a block.
 int64_t deltaScratch(const Device &device, const Segment &segment, const Op &op) {
   constexpr int64_t kChunk = 64,
-                    kEach = 64; // positions of a chunk, and between states on CUDA cores
+                    kEach = 64, // positions of a chunk, and between states on CUDA cores
+      kScanHeads = 8;           // of a block
   const plan::Type &q = deltaQueriesOf(segment, op);
   const DeltaKind kind = deltaKindOf(segment, op);
   const bool isGradient = op.results.size() > 1;
+  const bool isOnTiles = kernelPath(kind, traitsOf(device)) == KernelPath::DeltaMma;
   const int64_t heads = segment.values[op.operands[isGradient ? 3 : 2]].type.shape[2] * q.shape[0],
-                state = kind.keys * kind.values, length = q.shape[1];
-  const int64_t units = isGradient ? 2 * heads * length * kind.keys * 4 : 0;
-  if (kernelPath(kind, traitsOf(device)) != KernelPath::DeltaMma)
+                state = kind.keys * kind.values, length = q.shape[1],
+                groups = q.shape[2] * q.shape[0];
+  const int64_t terms = isOnTiles && kind.isScan
+                            ? groups * (roundUp(heads / groups, kScanHeads) / kScanHeads)
+                            : heads;
+  const int64_t units = isGradient ? 2 * terms * length * kind.keys * 4 : 0;
+  if (!isOnTiles)
     return units + heads * state * 4 * (isGradient ? 2 + kEach + length / kEach : 1);
-  int64_t rows = 3 * kind.keys + kChunk + kind.values; // numbers of 16 bits of a position
+  // Numbers of 16 bits of a position. Those of a scan are seven of 32 bits.
+  int64_t rows = kind.isScan ? 14 : 3 * kind.keys + kChunk + kind.values;
   if (isGradient)
-    rows += kChunk + 2 * kind.values + 2 * state / kChunk;
+    rows += 2 * state / kChunk + (kind.isScan ? 0 : kChunk + 2 * kind.values);
   return units + heads * roundUp(length, kChunk) * rows * 2;
 }
 

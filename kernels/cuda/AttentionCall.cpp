@@ -55,7 +55,10 @@ GroupedKind groupedKindOf(const Call &call) {
 DeltaKind deltaKindOf(const Call &call) {
   const int first = call.outCount == 1 ? 0 : 1; // the gradient begins with that of the result
   const Tensor &q = call.in[first];
-  return {.type = q.dtype, .keys = q.cols(), .values = call.in[first + 2].cols()};
+  return {.type = q.dtype,
+          .keys = q.cols(),
+          .values = call.in[first + 2].cols(),
+          .isScan = call.in[first + 4].rank == 1}; // delta_rule has a number per position there
 }
 
 } // namespace shardc::kernels::cuda

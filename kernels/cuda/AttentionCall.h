@@ -33,7 +33,7 @@ const char *attentionRefusal(const Call &call, const AttentionOp &op, const GpuT
 /// gradient.
 GroupedKind groupedKindOf(const Call &call);
 
-/// The properties of a call of delta_rule or delta_rule_bwd.
+/// The properties of a call of delta_rule, state_scan, or of their gradients.
 DeltaKind deltaKindOf(const Call &call);
 /// The kernels that compute such a call.
 KernelPath deltaPathOf(const Call &call);

@@ -9,7 +9,7 @@ namespace shardc::kernels::cuda {
 
 /// The destinations of up to two results, each with `cols` elements.
 struct ColumnTargets {
-  Data out[2];
+  Data out[3];
 };
 
 /// Of a block that sums rows: its warps, and its columns, of which a thread has kChunk.

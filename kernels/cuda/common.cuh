@@ -71,6 +71,11 @@ __device__ __forceinline__ int upToChunk(int64_t left) {
   return static_cast<int>(left < kChunk ? left : kChunk);
 }
 
+/// To some units in the last place.
+__device__ __forceinline__ float sigmoidOf(float x) {
+  return __fdividef(1.0f, 1.0f + __expf(-x));
+}
+
 inline int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Number of threads for a row of `cols` elements with one chunk per thread, limited to threadsMax.

@@ -63,7 +63,6 @@ __device__ void invert(const float *a, float *t, float *sums) {
 }
 
 constexpr int kFloatsOfSums = 3 * 16 * 17;
-constexpr int kBytesMax = 99 << 10; ///< that blocks have on all GPUs since Ampere
 
 template <int K> struct Preparing {
   static constexpr int kRows = kC * K * 2; ///< bytes of a tile
@@ -110,11 +109,7 @@ __device__ __forceinline__ void scaleFactors(const RuleChunks &c, const Chunk &c
     if (c.inverse)
       setPair(c.inverse + (chunk.index * kC + row) * kC + column, x);
   }
-  for (int i = static_cast<int>(threadIdx.x); i < kC * K / 2; i += kThreads) {
-    const int row = i / (K / 2), column = i % (K / 2) * 2;
-    const float2 x = pairOf<K>(k, row, column);
-    setPair<K>(k, row, column, {x.x * numbers.front[row], x.y * numbers.front[row]});
-  }
+  scaleRows<K, kThreads>(k, [&](int row) { return numbers.front[row]; });
 }
 
 template <int K>
@@ -180,48 +175,10 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
 }
 
-/// Copies a matrix of kC rows that lie one after the other.
-template <int kColumns, int kCount>
-__device__ __forceinline__ void copyTile(uint32_t tile, const uint16_t *from, int64_t index) {
-  copyRows<kColumns, kC, kCount>(tile, from + index * kC * kColumns, kColumns, 0, kC, kColumns);
-}
-
 template <int K> struct Scanning {
   static constexpr int kRows = kC * K * 2;
   static constexpr int kBytes = 4 * kRows + 2 * kSquare, kBytesBack = 4 * kRows + 3 * kSquare;
   static_assert(kBytesBack <= kBytesMax);
-};
-
-/// 64 columns of a state, or of its gradient, in the registers of a block.
-template <int K> struct State {
-  float sums[K / kC][4][4] = {};
-
-  /// Writes it to a tile, and to global memory whose rows are `pitch` apart, unless that is null.
-  __device__ __forceinline__ void write(const Part &part, uint32_t tile, uint16_t *to, int pitch) {
-#pragma unroll
-    for (int m = 0; m < K / kC; ++m)
-      forPairs(part, sums[m], [&](int i, int j, float2 &x) {
-        setPair<kC>(tile, m * kC + i, j, x);
-        if (to)
-          setPair(to + (m * kC + i) * pitch + j, x);
-      });
-  }
-  __device__ __forceinline__ void scale(float factor) {
-#pragma unroll
-    for (int m = 0; m < K / kC; ++m)
-#pragma unroll
-      for (int n = 0; n < 4; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          sums[m][n][e] *= factor;
-  }
-  /// Adds aᵀ·b.
-  __device__ __forceinline__ void add(const Part &part, uint32_t a, uint32_t b) {
-#pragma unroll
-    for (int m = 0; m < K / kC; ++m)
-      addProduct<K, Lies::Across, kC, Lies::Across, kC>(sums[m], a, m * kC + part.row, b,
-                                                        part.column);
-  }
 };
 
 /// Computes o, or with kKeeps what the gradient needs: u, and S in front of each chunk.
@@ -315,16 +272,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// What the threads of differentiateChunks add up: for each row, by the four groups of warps, and
-/// for each column, by the four warps of a group.
-struct Sums {
-  float beta[4][kC], row[4][kC], column[4][kC], all[kMoreThreads / kWarp];
-};
-
 template <int K> struct Differentiating {
   static constexpr int kRows = kC * K * 2;
   static constexpr int kTiles = std::max(5 * kSquare + 2 * kRows, 5 * kRows);
-  static constexpr int kBytes = kTiles + kSquare + int{sizeof(Numbers)} + int{sizeof(Sums)};
+  static constexpr int kBytes =
+      kTiles + kSquare + int{sizeof(Numbers)} + int{sizeof(Sums)} + int{sizeof(HeadSums)};
   static_assert(kBytes <= kBytesMax);
 };
 
@@ -339,8 +291,7 @@ template <int K> struct Gradient {
   float queries[K / 32][4] = {}, keys[K / 32][4] = {}; ///< of Q' and K', then of the units
   float weights[K / 32][4] = {};                       ///< of W, then of β·k·e^G
   float reads[2][4] = {}, strengths[2][4] = {};        ///< of P, and of -A
-  float ofBeta[2] = {}, ofRow[2] = {};                 ///< of β and G of the lane's rows
-  float ofColumn[2][2] = {}, all = 0;                  ///< of -G of its columns, and of G_C
+  LaneSums sums = {};
 
   static constexpr int kRows = Differentiating<K>::kRows;
 
@@ -368,7 +319,7 @@ template <int K> struct Gradient {
     for (int i = static_cast<int>(threadIdx.x); i < K * kC / 2; i += kMoreThreads) {
       const float2 x = pairOf<kC>(s, i / (kC / 2), i % (kC / 2) * 2),
                    y = pairOf<kC>(ds, i / (kC / 2), i % (kC / 2) * 2);
-      all += numbers.front[kC - 1] * (x.x * y.x + x.y * y.y);
+      sums.all += numbers.front[kC - 1] * (x.x * y.x + x.y * y.y);
     }
     __syncthreads();
     addProduct<kC, kAlong, kC, kAlong, kC>(strengths, dv, part.row, values, part.column);
@@ -388,7 +339,7 @@ template <int K> struct Gradient {
       const int64_t of = chunk.at(p, i) * p.values + from + j;
       const float2 own =
           unpacked(*reinterpret_cast<const uint32_t *>(static_cast<const uint16_t *>(p.v.p) + of));
-      ofBeta[half] += x.x * own.x + x.y * own.y;
+      sums.ofBeta[half] += x.x * own.x + x.y * own.y;
       setPair(p.dv, of, {x.x * numbers.beta[i], x.y * numbers.beta[i]});
     });
   }
@@ -442,10 +393,10 @@ template <int K> struct Gradient {
           if (i > j + e) {
             const float gradient = -strengths[n][at] * decay;
             ofPair[0][e] = gradient * beta;
-            ofBeta[half] += gradient * kk[n][at];
+            sums.ofBeta[half] += gradient * kk[n][at];
             both += gradient * beta * kk[n][at];
           }
-          ofRow[half] += both, ofColumn[n][e] += both;
+          sums.ofRow[half] += both, sums.ofColumn[n][e] += both;
         }
         setPair<kC>(ofKk, i, j, {ofPair[0][0], ofPair[0][1]});
         setPair<kC>(ofQk, i, j, {ofPair[1][0], ofPair[1][1]});
@@ -455,8 +406,8 @@ template <int K> struct Gradient {
   /// Writes the gradients of units.
   __device__ __forceinline__ void writeUnits(uint32_t q, uint32_t k) {
     const uint32_t ofKk = tiles, ofQk = tiles + kRows;
-    const auto write = [&](float *to, float(&sums)[K / 32][4]) {
-      forPairs(wide, sums, [&](int i, int j, float2 &x) {
+    const auto write = [&](float *to, float(&numbersOf)[K / 32][4]) {
+      forPairs(wide, numbersOf, [&](int i, int j, float2 &x) {
         if (chunk.has(p, i))
           *reinterpret_cast<float2 *>(to + chunk.at(p, i) * K + j) = x;
       });
@@ -464,7 +415,7 @@ template <int K> struct Gradient {
     forPairs(wide, queries, [&](int half, int i, int j, float2 &x) {
       const float2 own = pairOf<K>(q, i, j);
       x = {x.x * numbers.front[i], x.y * numbers.front[i]};
-      ofRow[half] += x.x * own.x + x.y * own.y;
+      sums.ofRow[half] += x.x * own.x + x.y * own.y;
     });
     addProduct<kC, Lies::Along, K, Lies::Across, kC>(queries, ofQk, wide.row, k, wide.column);
     write(p.dq, queries);
@@ -478,7 +429,7 @@ template <int K> struct Gradient {
         float(&ofW)[4] = weights[n], (&ofK)[4] = keys[n];
         const float dot = front * (ofW[2 * half] * own.x + ofW[2 * half + 1] * own.y);
         const float kept = back * (ofK[2 * half] * own.x + ofK[2 * half + 1] * own.y);
-        ofBeta[half] += dot, ofRow[half] += beta * dot - kept, all += kept;
+        sums.ofBeta[half] += dot, sums.ofRow[half] += beta * dot - kept, sums.all += kept;
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e)
           ofK[e] = ofK[e] * back + beta * front * ofW[e];
@@ -488,83 +439,7 @@ template <int K> struct Gradient {
     addProduct<kC, Lies::Across, K, Lies::Across, kC>(keys, ofKk, wide.row, k, wide.column);
     write(p.dk, keys);
   }
-
-  /// Adds the lanes of warps.
-  __device__ __forceinline__ void writeSums(Sums &total) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp,
-              warp = static_cast<int>(threadIdx.x) / kWarp;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int by = 1; by < 4; by *= 2) {
-        ofBeta[half] += __shfl_xor_sync(0xffffffffu, ofBeta[half], by);
-        ofRow[half] += __shfl_xor_sync(0xffffffffu, ofRow[half], by);
-      }
-      if (lane % 4 == 0) {
-        total.beta[warp / 4][part.laneRow(half)] = ofBeta[half];
-        total.row[warp / 4][part.laneRow(half)] = ofRow[half];
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < 2; ++n)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-#pragma unroll
-        for (int by = 4; by < kWarp; by *= 2)
-          ofColumn[n][e] += __shfl_xor_sync(0xffffffffu, ofColumn[n][e], by);
-        if (lane < 4)
-          total.column[warp % 4][part.laneColumn(n) + e] = ofColumn[n][e];
-      }
-    all = warpSum(all);
-    if (lane == 0)
-      total.all[warp] = all;
-  }
 };
-
-/// Writes da, db, and the chunk's terms of dalog and dbias, from the sums over its rows and
-/// columns.
-__device__ __forceinline__ void writeDecays(const Rule &p, const Chunk &chunk,
-                                            const Numbers &numbers, Sums &total) {
-  const int i = static_cast<int>(threadIdx.x), lane = i % kWarp;
-  float ofSum = 0, beta = 0;
-  if (i < kC) {
-    for (int m = 0; m < 4; ++m)
-      ofSum += total.row[m][i] - total.column[m][i], beta += total.beta[m][i];
-    for (int m = 0; i == kC - 1 && m < kMoreThreads / kWarp; ++m)
-      ofSum += total.all[m];
-#pragma unroll
-    for (int by = 1; by < kWarp; by *= 2) { // a position's log is in the sums of all behind it
-      const float behind = __shfl_down_sync(0xffffffffu, ofSum, static_cast<unsigned>(by));
-      ofSum += lane + by < kWarp ? behind : 0.0f;
-    }
-  }
-  __syncthreads();
-  if (i == kWarp)
-    total.all[0] = ofSum;
-  __syncthreads();
-  if (i < kC) {
-    float sums[2] = {};
-    if (i < kWarp)
-      ofSum += total.all[0];
-    if (chunk.has(p, i)) {
-      const float dLog = numbers.document[i] == chunk.begin + i ? 0.0f : ofSum;
-      setElement(p.da, chunk.at(p, i), dLog * numbers.slope[i]);
-      setElement(p.db, chunk.at(p, i), beta * numbers.beta[i] * (1.0f - numbers.beta[i]));
-      sums[0] = dLog * numbers.log[i], sums[1] = dLog * numbers.slope[i];
-    }
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      sums[m] = warpSum(sums[m]);
-      if (lane == 0)
-        total.row[i / kWarp][m] = sums[m];
-    }
-  }
-  __syncthreads();
-  if (i < 2) {
-    const int64_t of = chunk.sample * Chunk::ceilOf(p.length) + chunk.begin / kC;
-    p.sums[(of * 2 + i) * p.heads + chunk.head] = total.row[0][i] + total.row[1][i];
-  }
-}
 
 template <int K>
 __global__ void __launch_bounds__(kMoreThreads)
@@ -575,6 +450,7 @@ __global__ void __launch_bounds__(kMoreThreads)
   const uint32_t tiles = sharedAddress(memory), inverse = tiles + Differentiating<K>::kTiles;
   auto &numbers = *reinterpret_cast<Numbers *>(memory + Differentiating<K>::kTiles + kSquare);
   auto &total = *reinterpret_cast<Sums *>(&numbers + 1);
+  auto &ofHead = *reinterpret_cast<HeadSums *>(&total + 1);
   const Chunk chunk(p, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
                     static_cast<int>(blockIdx.z));
   copyTile<kC, kMoreThreads>(inverse, c.inverse, chunk.index);
@@ -585,18 +461,11 @@ __global__ void __launch_bounds__(kMoreThreads)
   const uint32_t q = tiles + 2 * kRows, k = q + kRows;
   gradient.addWeights(q, k);
   gradient.writeUnits(q, k);
-  gradient.writeSums(total);
+  gradient.sums.write(gradient.part, total);
   __syncthreads();
-  writeDecays(p, chunk, numbers, total);
-}
-
-template <typename Kernel>
-void launch(Kernel *kernel, dim3 grid, int threads, int bytes, const Call &call, const Rule &rule,
-            const RuleChunks &chunks) {
-  static_cast<void>(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  launchKernel(kernel, grid, static_cast<unsigned>(threads), static_cast<size_t>(bytes),
-               queueOf(call), rule, chunks);
+  ofHead.add(total);
+  __syncthreads();
+  writeDecays(p, chunk, numbers, ofHead, threadIdx.x < kC);
 }
 
 /// Grids of chunks, and of blocks that go through them.
@@ -631,12 +500,17 @@ RuleChunks::RuleChunks(const Rule &rule, bool isGradient, host::Scratch &scratch
   const auto rows = [&](int64_t columns) {
     return scratch.take<uint16_t>(count * kRuleChunk * columns);
   };
-  queries = rows(rule.keys), keys = rows(rule.keys), weights = rows(rule.keys);
-  reads = rows(kRuleChunk), values = rows(rule.values);
-  gains = scratch.take<float>(count);
+  if (rule.isScan) {
+    numbers = scratch.take<float>(count * int64_t{sizeof(delta::Numbers) / sizeof(float)});
+  } else {
+    queries = rows(rule.keys), keys = rows(rule.keys), weights = rows(rule.keys);
+    reads = rows(kRuleChunk), values = rows(rule.values);
+    gains = scratch.take<float>(count);
+  }
   if (!isGradient)
     return;
-  inverse = rows(kRuleChunk), news = rows(rule.values), dNews = rows(rule.values);
+  if (!rule.isScan)
+    inverse = rows(kRuleChunk), news = rows(rule.values), dNews = rows(rule.values);
   states = scratch.take<uint16_t>(count * rule.keys * rule.values);
   dStates = scratch.take<uint16_t>(count * rule.keys * rule.values);
 }

@@ -1,5 +1,5 @@
-// What the kernels of delta_rule_tiles.cu share: a warp's part of a product of tiles in shared
-// memory, and the numbers of a chunk's positions.
+// What the kernels of delta_rule_tiles.cu and state_scan_tiles.cu share: a warp's part of a product
+// of tiles in shared memory, the numbers of a chunk's positions, and their gradients.
 #pragma once
 
 #include "kernels/cuda/DeltaRule.h"
@@ -10,12 +10,13 @@ namespace shardc::kernels::cuda::delta {
 
 using heads::exp2Of, heads::kLog2e;
 using mma::awaitCopies, mma::copyRows, mma::endCopies, mma::kPiece, mma::LaneRow, mma::loadMatrices,
-    mma::loadTransposed, mma::multiplyAdd, mma::pieceOf, mma::sharedAddress;
+    mma::loadTransposed, mma::multiplyAdd, mma::pieceOf, mma::kPieceBytes, mma::sharedAddress;
 
 constexpr int kC = kRuleChunk;
 constexpr int kThreads = 256, kMoreThreads = 512; ///< the latter in differentiateChunks
 constexpr int kSquare = kC * kC * 2;              ///< bytes of a tile of 64 columns of 16 bits
 constexpr int kPitch = kC + 8;                    ///< of a matrix of floats
+constexpr int kBytesMax = 99 << 10;               ///< that blocks have on all GPUs since Ampere
 
 // ---- pairs of neighbouring numbers ----
 
@@ -118,8 +119,8 @@ __device__ __forceinline__ void addProduct(float (&sums)[kTiles][4], uint32_t a,
 
 // ---- a chunk ----
 
-/// The numbers of a chunk's positions. Those beyond the sequence belong to its last document and
-/// change nothing.
+/// The numbers of a chunk's positions: log d, what v is multiplied by, and the derivative of what d
+/// is computed from. Those beyond the sequence belong to its last document and change nothing.
 struct Numbers {
   float sum[kC], log[kC], slope[kC], beta[kC]; ///< sum: G for exponents of 2
   float front[kC], back[kC];                   ///< e^G and e^{G_C - G}
@@ -190,9 +191,9 @@ struct Chunk {
       if (has(p, i)) {
         const float rate = expf(element(p.log, head));
         const float x = element(p.a, at(p, i)) + element(p.bias, head);
-        log = -rate * (x > 20.0f ? x : log1pf(expf(x)));
-        slope = -rate / (1.0f + expf(-x));
-        beta = 1.0f / (1.0f + expf(-element(p.b, at(p, i))));
+        const float step = x > 20.0f ? x : log1pf(expf(x));
+        log = -rate * step, slope = 1.0f / (1.0f + expf(-x));
+        beta = p.isScan ? step : 1.0f / (1.0f + expf(-element(p.b, at(p, i))));
       }
       numbers.log[i] = log, numbers.slope[i] = slope, numbers.beta[i] = beta;
       numbers.document[i] = p.isReset ? p.docs[sample * p.length + s] : 0;
@@ -266,6 +267,165 @@ __device__ __forceinline__ void makeUnits(uint32_t tile, float eps, float factor
     storePiece(pieceOf<K>(tile, row, i * kOfRow + lane), packedPiece(x[i], 1.0f));
     each(row, i * kOfRow + lane, x[i]);
   }
+}
+
+/// Multiplies the rows of a tile by factor(row).
+template <int kColumns, int kCount, typename Factor>
+__device__ __forceinline__ void scaleRows(uint32_t tile, Factor factor) {
+  for (int i = static_cast<int>(threadIdx.x); i < kC * kColumns / 2; i += kCount) {
+    const int row = i / (kColumns / 2), column = i % (kColumns / 2) * 2;
+    const float2 x = pairOf<kColumns>(tile, row, column);
+    setPair<kColumns>(tile, row, column, {x.x * factor(row), x.y * factor(row)});
+  }
+}
+
+/// Copies a matrix of kC rows that lie one after the other.
+template <int kColumns, int kCount>
+__device__ __forceinline__ void copyTile(uint32_t tile, const uint16_t *from, int64_t index) {
+  copyRows<kColumns, kC, kCount>(tile, from + index * kC * kColumns, kColumns, 0, kC, kColumns);
+}
+
+/// 64 columns of a state, or of its gradient, in the registers of a block.
+template <int K> struct State {
+  float sums[K / kC][4][4] = {};
+
+  /// Writes it to a tile, and to global memory whose rows are `pitch` apart, unless that is null.
+  __device__ __forceinline__ void write(const Part &part, uint32_t tile, uint16_t *to, int pitch) {
+#pragma unroll
+    for (int m = 0; m < K / kC; ++m)
+      forPairs(part, sums[m], [&](int i, int j, float2 &x) {
+        setPair<kC>(tile, m * kC + i, j, x);
+        if (to)
+          setPair(to + (m * kC + i) * pitch + j, x);
+      });
+  }
+  __device__ __forceinline__ void scale(float factor) {
+#pragma unroll
+    for (int m = 0; m < K / kC; ++m)
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          sums[m][n][e] *= factor;
+  }
+  /// Adds aᵀ·b.
+  __device__ __forceinline__ void add(const Part &part, uint32_t a, uint32_t b) {
+#pragma unroll
+    for (int m = 0; m < K / kC; ++m)
+      addProduct<K, Lies::Across, kC, Lies::Across, kC>(sums[m], a, m * kC + part.row, b,
+                                                        part.column);
+  }
+};
+
+/// What the threads of differentiateChunks add up: for each row, by the four groups of warps, and
+/// for each column, by the four warps of a group.
+struct Sums {
+  float beta[4][kC], row[4][kC], column[4][kC], all[kMoreThreads / kWarp],
+      direct[kMoreThreads / kWarp];
+};
+
+/// What a lane adds up of the gradients of β and G of its rows, of -G of its columns, of G_C and of
+/// state_scan's d.
+struct LaneSums {
+  float ofBeta[2], ofRow[2], ofColumn[2][2], all, direct;
+
+  /// Adds the lanes of warps.
+  __device__ __forceinline__ void write(const Part &part, Sums &total) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp,
+              warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int by = 1; by < 4; by *= 2) {
+        ofBeta[half] += __shfl_xor_sync(0xffffffffu, ofBeta[half], by);
+        ofRow[half] += __shfl_xor_sync(0xffffffffu, ofRow[half], by);
+      }
+      if (lane % 4 == 0) {
+        total.beta[warp / 4][part.laneRow(half)] = ofBeta[half];
+        total.row[warp / 4][part.laneRow(half)] = ofRow[half];
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+#pragma unroll
+        for (int by = 4; by < kWarp; by *= 2)
+          ofColumn[n][e] += __shfl_xor_sync(0xffffffffu, ofColumn[n][e], by);
+        if (lane < 4)
+          total.column[warp % 4][part.laneColumn(n) + e] = ofColumn[n][e];
+      }
+    all = warpSum(all), direct = warpSum(direct);
+    if (lane == 0)
+      total.all[warp] = all, total.direct[warp] = direct;
+  }
+};
+
+/// The gradients of G and β of a head's positions in a chunk, of d, and room for writeDecays.
+struct HeadSums {
+  float sum[kC], beta[kC], direct, behind, terms[kC / kWarp][2];
+
+  /// Adds those of all threads, with the first kC of them.
+  __device__ __forceinline__ void add(const Sums &total) {
+    const int i = static_cast<int>(threadIdx.x);
+    if (i >= kC)
+      return;
+    float ofSum = 0, ofBeta = 0, ofDirect = 0;
+    for (int m = 0; m < 4; ++m)
+      ofSum += total.row[m][i] - total.column[m][i], ofBeta += total.beta[m][i];
+    for (int m = 0; i == kC - 1 && m < kMoreThreads / kWarp; ++m)
+      ofSum += total.all[m], ofDirect += total.direct[m];
+    sum[i] = ofSum, beta[i] = ofBeta;
+    if (i == kC - 1)
+      direct = ofDirect;
+  }
+};
+
+/// Writes da, db, and the chunk's terms of dalog, dbias and dd. Each kC threads of a block do that
+/// for a head, with its numbers and sums, or do nothing if `isThere` is false.
+__device__ __forceinline__ void writeDecays(const Rule &p, const Chunk &chunk,
+                                            const Numbers &numbers, HeadSums &head, bool isThere) {
+  const int i = static_cast<int>(threadIdx.x) % kC, lane = i % kWarp;
+  float ofSum = isThere ? head.sum[i] : 0.0f, terms[2] = {};
+#pragma unroll
+  for (int by = 1; by < kWarp; by *= 2) { // a position's log is in the sums of all behind it
+    const float behind = __shfl_down_sync(0xffffffffu, ofSum, static_cast<unsigned>(by));
+    ofSum += lane + by < kWarp ? behind : 0.0f;
+  }
+  if (isThere && i == kWarp)
+    head.behind = ofSum;
+  __syncthreads();
+  if (isThere && chunk.has(p, i)) {
+    ofSum += i < kWarp ? head.behind : 0.0f;
+    const float dLog = numbers.document[i] == chunk.begin + i ? 0.0f : ofSum;
+    const float rate = expf(element(p.log, chunk.head)), beta = numbers.beta[i];
+    const float da = ((p.isScan ? head.beta[i] : 0.0f) - rate * dLog) * numbers.slope[i];
+    setElement(p.da, chunk.at(p, i), da);
+    if (!p.isScan)
+      setElement(p.db, chunk.at(p, i), head.beta[i] * beta * (1.0f - beta));
+    terms[0] = dLog * numbers.log[i], terms[1] = da;
+  }
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+    terms[m] = warpSum(terms[m]);
+    if (isThere && lane == 0)
+      head.terms[i / kWarp][m] = terms[m];
+  }
+  __syncthreads();
+  if (isThere && i < p.sumCount()) {
+    const int64_t of = chunk.sample * Chunk::ceilOf(p.length) + chunk.begin / kC;
+    p.sums[(of * p.sumCount() + i) * p.heads + chunk.head] =
+        i < 2 ? head.terms[0][i] + head.terms[1][i] : head.direct;
+  }
+}
+
+template <typename Kernel>
+void launch(Kernel *kernel, dim3 grid, int threads, int bytes, const Call &call, const Rule &rule,
+            const RuleChunks &chunks) {
+  static_cast<void>(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  launchKernel(kernel, grid, static_cast<unsigned>(threads), static_cast<size_t>(bytes),
+               queueOf(call), rule, chunks);
 }
 
 } // namespace shardc::kernels::cuda::delta

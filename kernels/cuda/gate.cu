@@ -14,7 +14,7 @@ template <bool kSilu> struct Gate {
   template <Mode M> __device__ void apply(float (&v)[2][kChunk]) const {
 #pragma unroll
     for (int j = 0; j < kChunk; ++j) {
-      const float g = v[1][j], sigmoid = 1.0f / (1.0f + expf(-g));
+      const float g = v[1][j], sigmoid = sigmoidOf(g);
       v[0][j] *= kSilu ? g * sigmoid : sigmoid;
     }
   }
@@ -35,7 +35,7 @@ struct GateBwd {
     load8<M>(g, i, n, gs);
 #pragma unroll
     for (int j = 0; j < kChunk; ++j) {
-      const float sigmoid = 1.0f / (1.0f + expf(-gs[j])), rest = 1.0f - sigmoid;
+      const float sigmoid = sigmoidOf(gs[j]), rest = 1.0f - sigmoid;
       xs[j] *= dys[j] * sigmoid * (isSilu ? 1.0f + gs[j] * rest : rest);
       dys[j] *= isSilu ? gs[j] * sigmoid : sigmoid;
     }
@@ -51,7 +51,7 @@ void runGateBwd(const Call &call) {
   launchFlat(call, modeOf({&dy, &x, &g, &call.out[0], &call.out[1]}, 0), op, dy.numel());
 }
 
-constexpr int kGateThreads = 256, kSlabs = 64;
+constexpr int kGateThreads = 256, kSlabs = 256;
 
 /// `rows`: parts of all rows, of `cols` columns each.
 struct GatedNorm {
@@ -61,68 +61,131 @@ struct GatedNorm {
   int parts;
   float eps;
 
-  __device__ float weight(int64_t row, int64_t c) const {
-    return element(w, row % parts * cols + c);
+  /// Threads of a row: a warp, or half of one.
+  __host__ __device__ int lanes() const { return cols > kWarp / 2 * kChunk ? kWarp : kWarp / 2; }
+};
+
+/// The row of a thread, and the chunks that it has of it.
+struct GatedRow {
+  const GatedNorm &p;
+  int lanes;
+  int64_t row;
+
+  __device__ explicit GatedRow(const GatedNorm &p)
+      : p(p), lanes(p.lanes()),
+        row(int64_t{blockIdx.x} * (kGateThreads / lanes) + threadIdx.x / lanes) {}
+  __device__ bool isThere() const { return row < p.rows; }
+  __device__ bool isFirst() const { return isThere() && threadIdx.x % lanes == 0; }
+  /// Calls each(at, c, n) for chunks of n elements from element `at` on, in column c of all parts.
+  template <typename Each> __device__ __forceinline__ void forChunks(Each each) const {
+    for (int64_t c = threadIdx.x % lanes * kChunk; isThere() && c < p.cols; c += lanes * kChunk)
+      each(row * p.cols + c, row % p.parts * p.cols + c, upToChunk(p.cols - c));
+  }
+  __device__ __forceinline__ float mean(float sum) const {
+    for (int by = lanes / 2; by > 0; by /= 2)
+      sum += __shfl_xor_sync(0xffffffffu, sum, by);
+    return sum / static_cast<float>(p.cols);
   }
 };
 
-__device__ __forceinline__ float siluOf(float z) { return z / (1.0f + expf(-z)); }
+/// x·silu(z) in place of z.
+template <Mode M>
+__device__ __forceinline__ void loadGated(const GatedNorm &p, int64_t at, int n,
+                                          float (&v)[kChunk]) {
+  float x[kChunk];
+  load8<M>(p.x, at, n, x);
+  load8<M>(p.z, at, n, v);
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    v[j] *= x[j] * sigmoidOf(v[j]);
+}
 
-__global__ void __launch_bounds__(kGateThreads) normGated(const GatedNorm p) {
+template <Mode M>
+__global__ void __launch_bounds__(kGateThreads) normGated(const __grid_constant__ GatedNorm p) {
   awaitPrevious();
-  const int64_t row = int64_t{blockIdx.x} * (kGateThreads / kWarp) + threadIdx.x / kWarp;
-  if (row >= p.rows)
-    return;
-  auto gated = [&](int64_t c) {
-    return element(p.x, row * p.cols + c) * siluOf(element(p.z, row * p.cols + c));
+  const GatedRow row(p);
+  float sum = 0, v[kChunk], w[kChunk];
+  row.forChunks([&](int64_t at, [[maybe_unused]] int64_t c, int n) {
+    loadGated<M>(p, at, n, v);
+#pragma unroll
+    for (float each : v)
+      sum += each * each;
+  });
+  const float rstd = 1.0f / sqrtf(row.mean(sum) + p.eps);
+  if (row.isFirst())
+    p.rstd[row.row] = rstd;
+  row.forChunks([&](int64_t at, int64_t c, int n) {
+    loadGated<M>(p, at, n, v);
+    load8<M>(p.w, c, n, w);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] *= rstd * w[j];
+    store8<M>(p.y, at, n, v);
+  });
+}
+
+template <Mode M>
+__global__ void __launch_bounds__(kGateThreads)
+    differentiateGated(const __grid_constant__ GatedNorm p) {
+  awaitPrevious();
+  const GatedRow row(p);
+  const float rstd = row.isThere() ? p.rstd[row.row] : 0.0f;
+  float sum = 0, dy[kChunk], w[kChunk], v[kChunk], x[kChunk];
+  const auto loadGradient = [&](int64_t at, int64_t c, int n) {
+    load8<M>(p.dy, at, n, dy);
+    load8<M>(p.w, c, n, w);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      dy[j] *= w[j];
   };
-  float sum = 0;
-  for (int64_t c = threadIdx.x % kWarp; c < p.cols; c += kWarp)
-    sum += gated(c) * gated(c);
-  const float rstd = 1.0f / sqrtf(warpSum(sum) / static_cast<float>(p.cols) + p.eps);
-  if (threadIdx.x % kWarp == 0)
-    p.rstd[row] = rstd;
-  for (int64_t c = threadIdx.x % kWarp; c < p.cols; c += kWarp)
-    setElement(p.y, row * p.cols + c, gated(c) * rstd * p.weight(row, c));
+  row.forChunks([&](int64_t at, int64_t c, int n) {
+    loadGradient(at, c, n);
+    loadGated<M>(p, at, n, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      sum += dy[j] * v[j];
+  });
+  const float mean = rstd * row.mean(sum);
+  row.forChunks([&](int64_t at, int64_t c, int n) {
+    loadGradient(at, c, n);
+    load8<M>(p.x, at, n, x);
+    load8<M>(p.z, at, n, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      const float sigmoid = sigmoidOf(v[j]), silu = v[j] * sigmoid;
+      const float d = rstd * (dy[j] - x[j] * silu * rstd * mean);
+      v[j] = d * x[j] * (sigmoid + silu * (1.0f - sigmoid));
+      x[j] = d * silu;
+    }
+    store8<M>(p.y, at, n, x);
+    store8<M>(p.dz, at, n, v);
+  });
 }
 
-__global__ void __launch_bounds__(kGateThreads) differentiateGated(const GatedNorm p) {
+/// Terms of the gradient of w. A thread has a chunk of every n-th row.
+template <Mode M>
+__global__ void __launch_bounds__(kGateThreads) sumGated(const __grid_constant__ GatedNorm p) {
   awaitPrevious();
-  const int64_t row = int64_t{blockIdx.x} * (kGateThreads / kWarp) + threadIdx.x / kWarp;
-  if (row >= p.rows)
-    return;
-  const float rstd = p.rstd[row];
-  float sum = 0;
-  for (int64_t c = threadIdx.x % kWarp; c < p.cols; c += kWarp) {
-    const int64_t at = row * p.cols + c;
-    sum +=
-        element(p.dy, at) * p.weight(row, c) * element(p.x, at) * siluOf(element(p.z, at)) * rstd;
+  const int64_t columns = p.parts * p.cols,
+                c = (int64_t{blockIdx.x} * kGateThreads + threadIdx.x) * kChunk;
+  const int64_t part = c / p.cols;
+  const int n = c < columns ? upToChunk(columns - c) : 0;
+  float sums[kChunk] = {}, dy[kChunk], v[kChunk];
+  for (int64_t row = blockIdx.y; n > 0 && row < p.rows / p.parts; row += gridDim.y) {
+    load8<M>(p.dy, row * columns + c, n, dy);
+    loadGated<M>(p, row * columns + c, n, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      if (j < n)
+        sums[j] +=
+            dy[j] * v[j] * p.rstd[row * p.parts + (M == Mode::Scalar ? (c + j) / p.cols : part)];
   }
-  const float mean = warpSum(sum) / static_cast<float>(p.cols);
-  for (int64_t c = threadIdx.x % kWarp; c < p.cols; c += kWarp) {
-    const int64_t at = row * p.cols + c;
-    const float x = element(p.x, at), z = element(p.z, at), sigmoid = 1.0f / (1.0f + expf(-z));
-    const float d = rstd * (element(p.dy, at) * p.weight(row, c) - x * z * sigmoid * rstd * mean);
-    setElement(p.y, at, d * z * sigmoid);
-    setElement(p.dz, at, d * x * sigmoid * (1.0f + z * (1.0f - sigmoid)));
-  }
-}
-
-__global__ void __launch_bounds__(kGateThreads) sumGated(const GatedNorm p) {
-  awaitPrevious();
-  const int64_t c = int64_t{blockIdx.x} * kGateThreads + threadIdx.x, columns = p.parts * p.cols;
-  float sum = 0;
-  for (int64_t row = blockIdx.y; c < columns && row < p.rows / p.parts; row += gridDim.y) {
-    const int64_t at = row * columns + c;
-    sum += element(p.dy, at) * element(p.x, at) * siluOf(element(p.z, at)) *
-           p.rstd[row * p.parts + c / p.cols];
-  }
-  if (c < columns)
-    p.partials[blockIdx.y * columns + c] = sum;
+  for (int j = 0; j < n; ++j)
+    p.partials[blockIdx.y * columns + c + j] = sums[j];
 }
 
 unsigned blocksOf(const GatedNorm &p) {
-  return static_cast<unsigned>(ceilDiv(p.rows, kGateThreads / kWarp));
+  return static_cast<unsigned>(ceilDiv(p.rows, kGateThreads / p.lanes()));
 }
 
 void runGatedNorm(const Call &call) {
@@ -132,7 +195,9 @@ void runGatedNorm(const Call &call) {
   p.rstd = static_cast<float *>(call.out[1].data);
   p.parts = static_cast<int>(call.attrs.parts), p.eps = static_cast<float>(call.attrs.eps);
   p.rows = x.rows() * p.parts, p.cols = x.cols() / p.parts;
-  launchKernel(normGated, blocksOf(p), kGateThreads, 0, queueOf(call), p);
+  forMode(modeOf({&x, &call.in[1], &call.in[2], &call.out[0]}, p.cols), [&]<Mode M>() {
+    launchKernel(normGated<M>, blocksOf(p), kGateThreads, 0, queueOf(call), p);
+  });
 }
 
 struct NormBuffers {
@@ -149,9 +214,12 @@ void runGatedNormBwd(const Call &call, const NormBuffers &buffers) {
   p.y = dataOf(call.out[0]), p.dz = dataOf(call.out[1]);
   p.parts = static_cast<int>(call.attrs.parts);
   p.rows = x.rows() * p.parts, p.cols = x.cols() / p.parts;
-  launchKernel(differentiateGated, blocksOf(p), kGateThreads, 0, queueOf(call), p);
-  const dim3 grid(static_cast<unsigned>(ceilDiv(x.cols(), kGateThreads)), kSlabs);
-  launchKernel(sumGated, grid, kGateThreads, 0, queueOf(call), p);
+  const dim3 grid(static_cast<unsigned>(ceilDiv(x.cols(), kGateThreads * kChunk)), kSlabs);
+  forMode(modeOf({&call.in[0], &x, &call.in[2], &call.in[3], &call.out[0], &call.out[1]}, p.cols),
+          [&]<Mode M>() {
+            launchKernel(differentiateGated<M>, blocksOf(p), kGateThreads, 0, queueOf(call), p);
+            launchKernel(sumGated<M>, grid, kGateThreads, 0, queueOf(call), p);
+          });
   ColumnTargets targets = {};
   targets.out[0] = dataOf(call.out[2]);
   launchAddPartials(call, p.partials, kSlabs, 1, x.cols(), targets);

@@ -1,10 +1,12 @@
 // short_conv, causal_conv and their gradients as kernels/host/ShortConv.cpp describes them, with at
 // most 4 positions. Mapping: a warp has 256 channels of runs of rows, one row after the other, with
-// the filter and what the last rows have in registers. A run's gradient goes on for the rows behind
-// it that read the run. Terms of dw stay in registers; warps and then blocks are added in order.
-// Data are f32, bf16 or f16 each, all sums f32. Limited by memory.
+// the filter and what the last rows have in registers; it loads several rows at a time. A run's
+// gradient goes on for the rows behind it that read the run. Terms of dw stay in registers; warps
+// and then blocks are added in order. Data are f32, bf16 or f16 each, all sums f32. Limited by
+// memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/chunk.cuh"
 #include "kernels/cuda/columns.cuh"
 #include "runtime/base/CudaLimits.h"
 
@@ -38,12 +40,21 @@ struct Conv {
     if (call.inCount > first + 3)
       bias = dataOf(call.in[first + 3]);
   }
+};
 
-  /// How many positions the convolution of a row adds. Rows are numbered over all samples.
-  __device__ __forceinline__ int reach(int64_t row) const {
-    int64_t s = row % positions, first = isReset ? docs[row] : 0;
+/// Rows one after the other, numbered over all samples.
+struct Reaches {
+  const Conv &p;
+  int64_t s; ///< position of the next row in its sample
+
+  __device__ Reaches(const Conv &p, int64_t row) : p(p), s(row % p.positions) {}
+  /// How many positions the convolution of the next row adds.
+  __device__ __forceinline__ int next(int64_t row) {
+    int64_t first = p.isReset ? p.docs[row] : 0;
     first = first < 0 ? 0 : first > s ? s : first;
-    return static_cast<int>(s - first < taps ? s - first + 1 : taps);
+    const int reach = static_cast<int>(s - first < p.taps ? s - first + 1 : p.taps);
+    s = s + 1 < p.positions ? s + 1 : 0;
+    return reach;
   }
 };
 
@@ -52,10 +63,14 @@ __device__ __forceinline__ void multiplySilu(const float (&x)[kChunk], bool isSl
                                              float (&v)[kChunk]) {
 #pragma unroll
   for (int k = 0; k < kChunk; ++k) {
-    const float sigmoid = 1.0f / (1.0f + expf(-x[k]));
+    const float sigmoid = sigmoidOf(x[k]);
     v[k] *= sigmoid * (isSlope ? 1.0f + x[k] * (1.0f - sigmoid) : x[k]);
   }
 }
+
+/// Rows that a thread loads at a time.
+template <Mode M, int kParts>
+inline constexpr int kRowsAhead = kParts == 1 && kIsNarrow<M> ? kTapsMax : 1;
 
 /// The channels and runs of a thread. Rows of x have `kParts` parts; one part is convolved itself.
 template <int kParts> struct Place {
@@ -69,6 +84,17 @@ template <int kParts> struct Place {
         n(c < p.cols ? upToChunk(p.cols - c) : 0) {}
 
   __device__ __forceinline__ void loadFilter(Taps &w) const {
+    float v[kChunk];
+    if (p.taps == kTapsMax && n == kChunk && reinterpret_cast<uintptr_t>(p.w.p) % 16 == 0) {
+#pragma unroll
+      for (int i = 0; i < kTapsMax; ++i) {
+        load8<Mode::Mixed>(p.w, c * kTapsMax + i * kChunk, kChunk, v);
+#pragma unroll
+        for (int k = 0; k < kChunk; ++k)
+          w[kTapsMax - 1 - k % kTapsMax][(i * kChunk + k) / kTapsMax] = v[k];
+      }
+      return;
+    }
 #pragma unroll
     for (int j = 0; j < kTapsMax; ++j)
 #pragma unroll
@@ -92,18 +118,26 @@ template <int kParts> struct Place {
     for (int k = 0; k < kChunk; ++k)
       sum[k] = kParts == 1 && p.bias.p != nullptr && k < n ? element(p.bias, c + k) : 0.0f;
   }
-  /// What is convolved at a row; 0 outside of the rows.
-  template <Mode M> __device__ __forceinline__ void load(int64_t row, float (&v)[kChunk]) const {
+  /// The first part of a row of x, or a row of `d`; 0 outside of the rows.
+  template <Mode M> __device__ __forceinline__ Chunk<M> fetch(int64_t row) const {
     const bool isThere = row >= 0 && row < p.rows;
-    load8<M>(p.x, partAt(isThere ? row : 0, 0), isThere ? n : 0, v);
-    if (kParts > 1 && isThere)
+    return readChunk<M>(p.x, partAt(isThere ? row : 0, 0), isThere ? n : 0);
+  }
+  template <Mode M> __device__ __forceinline__ Chunk<M> fetch(const Data &d, int64_t row) const {
+    return readChunk<M>(d, row < p.rows ? row * p.cols + c : 0, row < p.rows ? n : 0);
+  }
+  /// What is convolved at a row, of which the first part is given.
+  template <Mode M>
+  __device__ __forceinline__ void load(const Chunk<M> &x, int64_t row, float (&v)[kChunk]) const {
+    floatsOf<M>(x, v);
+    if (kParts > 1 && row >= 0 && row < p.rows)
       multiply<M>(row, 2, v);
   }
   /// Loads the rows in front of a run.
   template <Mode M> __device__ __forceinline__ void begin(int64_t first, Taps &last) const {
 #pragma unroll
     for (int j = 1; j < kTapsMax; ++j)
-      load<M>(first - j, last[kTapsMax - j]);
+      load<M>(fetch<M>(first - j), first - j, last[kTapsMax - j]);
   }
 };
 
@@ -119,23 +153,29 @@ __device__ __forceinline__ void convolveRows(const Taps &w, const Taps &last, in
 }
 
 template <Mode M, int kParts>
-__global__ void __launch_bounds__(kSumWarps *kWarp) convolve(const __grid_constant__ Conv p) {
+__global__ void __launch_bounds__(kSumWarps *kWarp, 2) convolve(const __grid_constant__ Conv p) {
   awaitPrevious();
   const Place<kParts> at(p);
   Taps w, last;
+  Chunk<M> ahead[kRowsAhead<M, kParts>];
   at.loadFilter(w);
   for (int64_t run = at.run; at.n > 0 && run * kRun < p.rows; run += at.step) {
     at.template begin<M>(run * kRun, last);
+    Reaches reaches(p, run * kRun);
     for (int64_t from = run * kRun; from < (run + 1) * kRun; from += kTapsMax)
 #pragma unroll
       for (int i = 0; i < kTapsMax; ++i) {
         const int64_t row = from + i;
+        if (i % kRowsAhead<M, kParts> == 0)
+#pragma unroll
+          for (int j = 0; j < kRowsAhead<M, kParts>; ++j)
+            ahead[j] = at.template fetch<M>(row + j);
         if (row >= p.rows)
           break;
-        at.template load<M>(row, last[i]);
+        at.template load<M>(ahead[i % kRowsAhead<M, kParts>], row, last[i]);
         float sum[kChunk];
         at.beginSum(sum);
-        convolveRows(w, last, i, p.reach(row), sum);
+        convolveRows(w, last, i, reaches.next(row), sum);
         if constexpr (kParts > 1) {
           at.template multiply<M>(row, 1, sum);
           store8<M>(p.y, row * p.cols + at.c, at.n, sum);
@@ -158,8 +198,9 @@ struct RunBwd {
 /// Computes the gradient of the convolution at row `row`, and adds its terms of dw to `sums` if the
 /// row is one of the run's.
 template <Mode M, int kParts>
-__device__ __forceinline__ void differentiateRow(const Place<kParts> &at, int64_t row, int i,
-                                                 const Taps &w, RunBwd &run, Taps &sums) {
+__device__ __forceinline__ void
+differentiateRow(const Place<kParts> &at, int64_t row, int i, const Taps &w, const Chunk<M> &x,
+                 const Chunk<M> &dy, Reaches &reaches, RunBwd &run, Taps &sums) {
   const Conv &p = at.p;
   run.reaches[i] = 0;
   if (row >= p.rows || row >= run.end + kTapsMax - 1)
@@ -167,10 +208,10 @@ __device__ __forceinline__ void differentiateRow(const Place<kParts> &at, int64_
   float conv[kChunk];
   at.beginSum(conv);
   float(&g)[kChunk] = run.gradients[i];
-  at.template load<M>(row, run.last[i]);
-  run.reaches[i] = p.reach(row);
+  at.template load<M>(x, row, run.last[i]);
+  run.reaches[i] = reaches.next(row);
   convolveRows(w, run.last, i, run.reaches[i], conv);
-  load8<M>(p.y, row * p.cols + at.c, at.n, g);
+  floatsOf<M>(dy, g);
   if constexpr (kParts > 1) {
 #pragma unroll
     for (int k = 0; k < kChunk; ++k)
@@ -225,16 +266,24 @@ __global__ void __launch_bounds__(kSumWarps *kWarp) convolveBwd(const __grid_con
   __shared__ float shared[kSumWarps][kSumColumns];
   const Place<kParts> at(p);
   Taps w, sums = {};
+  Chunk<M> x[kRowsAhead<M, kParts>], dy[kRowsAhead<M, kParts>];
   at.loadFilter(w);
   for (int64_t number = at.run; at.n > 0 && number * kRun < p.rows; number += at.step) {
     RunBwd run;
     run.first = number * kRun;
     run.end = run.first + kRun < p.rows ? run.first + kRun : p.rows;
     at.template begin<M>(run.first, run.last);
+    Reaches reaches(p, run.first);
     for (int64_t from = run.first; from < run.end + kTapsMax - 1; from += kTapsMax)
 #pragma unroll
       for (int i = 0; i < kTapsMax; ++i) {
-        differentiateRow<M>(at, from + i, i, w, run, sums);
+        constexpr int kRows = kRowsAhead<M, kParts>;
+        if (i % kRows == 0)
+#pragma unroll
+          for (int j = 0; j < kRows; ++j)
+            x[j] = at.template fetch<M>(from + i + j),
+            dy[j] = at.template fetch<M>(p.y, from + i + j);
+        differentiateRow<M>(at, from + i, i, w, x[i % kRows], dy[i % kRows], reaches, run, sums);
         writeGradient<M>(at, from + i, i, w, run);
       }
   }

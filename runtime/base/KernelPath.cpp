@@ -129,12 +129,12 @@ const char *mmaRefusal(const GroupedKind &kind, const GpuTraits &) {
 }
 
 const char *mmaRefusal(const DeltaKind &kind, const GpuTraits &) {
-  if (kind.isScan)
-    return "state scans";
   if (kind.type != DType::BF16)
     return "not bf16";
   if (kind.keys != 64 && kind.keys != 128)
     return "keys of other than 64 or 128 channels";
+  if (kind.isScan)
+    return kind.values % 8 != 0 ? "values that are not a multiple of 8 channels" : nullptr;
   return kind.values % 64 != 0 ? "values that are not a multiple of 64 channels" : nullptr;
 }
 

@@ -39,6 +39,8 @@ constexpr Model kLlamaModel = {1, 4096, 32, 8, 128, 14336, 32064};
 constexpr Model kLlamaWhole = {1, 8192, 32, 8, 128, 14336, 32064};
 constexpr Model kLlama1b = {1, 8, 32, 8, 64, 8192, 8};
 constexpr Model kQwen3Next = {4, 4096, 32, 16, 128, 512, 8};
+constexpr Model kNemotronH = {4, 4096, 128, 8, 128, 8, 8, 64}; ///< state scans of the 8B
+constexpr Model kGranite4 = {4, 4096, 48, 1, 128, 8, 8, 64};   ///< those of H Micro
 constexpr Model kGpt2Batch = {16, 1024, 12, 12, 64, 3072, 50304};
 
 struct Row {
@@ -274,6 +276,16 @@ void timeCeilings(Setting &setting) {
   timeRow(setting, {"matmul", ""}, DType::BF16, "8192", square);
 }
 
+/// Mixers of hybrid models, with their layers' sizes.
+void timeMixers(Settings &settings, const Row &row) {
+  if (row.op.starts_with("delta_rule"))
+    timeRow(settings.inOrder, row, DType::BF16, "qwen3", kQwen3Next);
+  if (!row.op.starts_with("state_scan") && !row.op.starts_with("causal_conv"))
+    return;
+  timeRow(settings.inOrder, row, DType::BF16, "nemotron", kNemotronH);
+  timeRow(settings.inOrder, row, DType::BF16, "granite", kGranite4);
+}
+
 } // namespace
 } // namespace shardc::kernels::bench
 
@@ -328,8 +340,7 @@ int main(int count, char **arguments) {
       timeRow(settings.inOrder, row, DType::BF16, "1b", kLlama1b, "muon, layer");
       timeRow(settings.inOrder, row, DType::BF16, "8b", kLlamaModel, "muon, layer");
     }
-    if (row.op.starts_with("delta_rule"))
-      timeRow(settings.inOrder, row, DType::BF16, "qwen3", kQwen3Next);
+    timeMixers(settings, row);
     bool isProduct = row.op == "matmul" || row.op.starts_with("attention");
     if (isProduct)
       timeRow(settings.inOrder, row, DType::F32, "llama", {1, 1024, 32, 8, 128, 4096, 8});

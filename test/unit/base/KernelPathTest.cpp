@@ -158,10 +158,12 @@ TEST(KernelPath, TakesNothingThatWasNotCompiled) {
 
 TEST(KernelPath, DeltaRulesOfBf16RunOnTensorCores) {
   for (int capability : {kAmpere, kAda, kHopper, kB200, kRtx50})
-    EXPECT_EQ(path(DeltaKind{DType::BF16, 128, 192}, capability), KernelPath::DeltaMma);
+    for (const DeltaKind &kind :
+         {DeltaKind{DType::BF16, 128, 192}, DeltaKind{DType::BF16, 128, 80, true}})
+      EXPECT_EQ(path(kind, capability), KernelPath::DeltaMma);
   for (const DeltaKind &kind :
        {DeltaKind{DType::F16}, DeltaKind{DType::F32}, DeltaKind{DType::BF16, 96, 64},
-        DeltaKind{DType::BF16, 64, 72}, DeltaKind{DType::BF16, 64, 64, true}})
+        DeltaKind{DType::BF16, 64, 72}, DeltaKind{DType::BF16, 64, 36, true}})
     EXPECT_EQ(path(kind), KernelPath::DeltaPlain);
   EXPECT_STREQ(pathRefusal(KernelPath::DeltaMma, DeltaKind{DType::F16}, packagedTraits(kHopper)),
                "not bf16");
