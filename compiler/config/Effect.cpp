@@ -105,7 +105,9 @@ std::optional<Opt> trainingData(const Config &config) {
 }
 
 const std::string &lastPath(const Config &config, Opt paths) {
-  return *config.getList(paths).back().asString();
+  static const std::string kNone; // an import may read a weight without a path
+  const std::string *last = config.getList(paths).back().asString();
+  return last != nullptr ? *last : kNone;
 }
 
 std::optional<DatasetKind> dataKindOf(llvm::StringRef path) {

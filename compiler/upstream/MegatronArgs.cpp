@@ -615,10 +615,14 @@ private:
     return false;
   }
 
+  /// Reads the paths, of which each may have a weight before it, as Megatron-LM does. An unknown
+  /// value may be several words.
   void readBlend(const std::vector<RanWord> &values) {
     double weight = 0;
     TreePtr tree = listOf(values.front().range, values);
-    bool isWeighted = readNumber(values.front().text, weight);
+    bool isWeighted = tree->isUnknown || values.size() % 2 == 0;
+    for (size_t i = 0; i < (tree->isUnknown ? 1 : values.size()); i += 2)
+      isWeighted = isWeighted && readNumber(values[i].text, weight);
     recipe_.read(isWeighted ? Opt::DatasetBlend : Opt::DatasetDataPath, *tree, "--data-path");
     askUnknown(values);
   }

@@ -74,8 +74,10 @@ Status refuseRoot(const std::string &root) {
     if (name.extension() == ".safetensors")
       return notSupported(
           "'{}' contains a Hugging Face model, not a checkpoint; 'shardc ckpt import hf "
-          "{} OUT' converts it",
-          root, root);
+          "{} OUT' converts it{}",
+          root, root,
+          fs::exists(fs::path(root) / "config.json") ? ""
+                                                     : ", which needs the model's config.json");
   }
   return Status::ok();
 }

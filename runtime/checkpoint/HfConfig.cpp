@@ -132,13 +132,13 @@ Status checkBounds(const HfConfig &config, const std::string &path) {
 }
 
 Status checkSizes(const HfConfig &config, const std::string &path) {
-  const std::pair<const char *, int64_t> needed[] = {{"layers", config.layers},
+  const std::pair<const char *, int64_t> needed[] = {{"number of layers", config.layers},
                                                      {"hidden size", config.hidden},
-                                                     {"attention heads", config.heads},
-                                                     {"vocabulary", config.vocab}};
+                                                     {"number of attention heads", config.heads},
+                                                     {"size of the vocabulary", config.vocab}};
   for (const auto &[what, size] : needed)
     if (size == 0)
-      return cannotConvert("'{}' does not set the number of {}", path, what);
+      return cannotConvert("'{}' does not set the {}", path, what);
   RETURN_IF_ERROR(checkBounds(config, path));
   if (config.heads % config.groups != 0)
     return cannotConvert("'{}': {} heads are not divisible by {} key/value heads", path,

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/HfConvert.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -357,31 +358,19 @@ Status checkCopy(const HfSource &source, const HfParam &param) {
                        param.stacked[0].hf);
 }
 
-/// If the output layer is tied to the embeddings, an output layer in the file must be a copy of
-/// them.
-Status checkTied(const HfSource &source, const HfConfig &config,
-                 const std::vector<HfParam> &params) {
+/// An output layer in the file of a tied model must be a copy of the embeddings. If config.json
+/// does not say that they are tied, one with other values is a separate one, as in the library.
+Status settleTied(const HfSource &source, HfConfig &config) {
   constexpr const char *kHead = "lm_head.weight";
-  auto table = std::ranges::find_if(params, [](const HfParam &param) {
-    return param.name == "embedding.word_embeddings.weight";
-  });
-  if (!config.isTied || !source.has(kHead) || table == params.end() || table->segments.empty())
+  const std::string embeddings = hfEmbeddings(config.arch);
+  if (!config.isTied || !source.has(kHead) || !source.has(embeddings) ||
+      source.areEqual(kHead, embeddings))
     return Status::ok();
-  const std::string &embeddings = table->segments[0].hf;
-  if (!source.has(embeddings) || source.areEqual(kHead, embeddings))
-    return Status::ok();
-  return cannotConvert(
-      "'{}' has other values than '{}', with which config.json ties it ('tie_word_embeddings')",
-      kHead, embeddings);
-}
-
-/// If the file does not say whether embeddings are tied, an output layer with other values is a
-/// separate one, as in the library.
-void settleTied(const HfSource &source, HfConfig &config) {
-  constexpr const char *kHead = "lm_head.weight", *kEmbeddings = "model.embed_tokens.weight";
-  bool isOpen = config.isTied && !config.file.saysTied;
-  if (isOpen && source.has(kHead) && source.has(kEmbeddings))
-    config.isTied = source.areEqual(kHead, kEmbeddings);
+  config.isTied = config.file.saysTied;
+  return config.isTied ? cannotConvert("'{}' has other values than '{}', with which config.json "
+                                       "ties it ('tie_word_embeddings')",
+                                       kHead, embeddings)
+                       : Status::ok();
 }
 
 int64_t dropWithoutTensors(std::vector<HfParam> &params, const HfSource &source) {
@@ -396,18 +385,22 @@ int64_t dropWithoutTensors(std::vector<HfParam> &params, const HfSource &source)
 void settleByTensors(const std::string &folder, HfConfig &config) {
   if (config.mtpLayers == 0 && config.file.saysTied)
     return;
-  Result<SafeTensorsModel> model = SafeTensorsModel::open(folder);
-  if (!model.isOk())
-    return;
-  HfSource source(*model);
-  settleTied(source, config);
   std::vector<HfParam> params = hfParams(config);
-  config.mtpLayers = dropWithoutTensors(params, source);
+  if (Result<SafeTensorsModel> model = SafeTensorsModel::open(folder); model.isOk()) {
+    HfSource source(*model, config);
+    static_cast<void>(settleTied(source, config)); // the import of the weights says it
+    config.mtpLayers = dropWithoutTensors(params, source);
+  } else if (const std::filesystem::path kept(folder); kept.filename() == kHfFolder) {
+    auto saved = ParamSource::openCheckpoint(kept.parent_path().string());
+    auto isThere = [&](const HfParam &param) { return (*saved)->shapeOf(param.name).has_value(); };
+    if (saved.isOk())
+      config.mtpLayers = dropAbsentPredictors(params, isThere);
+  }
 }
 
 struct HfWeights::State {
   State(HfConfig read, SafeTensorsModel opened)
-      : config(std::move(read)), model(std::move(opened)), source(model) {}
+      : config(std::move(read)), model(std::move(opened)), source(model, config) {}
 
   Status find(const std::string &folder);
   const FoundParam *param(std::string_view name) const {
@@ -427,13 +420,13 @@ struct HfWeights::State {
 /// Finds the tensors of each parameter of the model, and refuses a folder with tensors that no
 /// parameter uses, or without some that one needs. All missing tensors are listed in one error.
 Status HfWeights::State::find(const std::string &folder) {
-  settleTied(source, config);
+  const Status tied = settleTied(source, config);
   std::vector<HfParam> all = hfParams(config);
   HfConfig made = config;
   made.mtpLayers = dropWithoutTensors(all, source);
   HfBiases biases = hfBiasesOf(config, [&](const std::string &name) { return source.has(name); });
   ASSIGN_OR_RETURN(arguments, hfArguments(made, biases));
-  std::vector<std::string> missing;
+  std::set<std::string> missing;
   for (const HfParam &param : all) {
     if (param.isOnlyWritten) {
       RETURN_IF_ERROR(checkCopy(source, param));
@@ -443,7 +436,7 @@ Status HfWeights::State::find(const std::string &folder) {
     if (!held) {
       for (const HfSegment &segment : param.segments)
         if (!param.isOptional && !source.has(segment.hf))
-          missing.push_back(segment.hf);
+          missing.insert(segment.hf);
       continue;
     }
     taken.add(*held, held->segments);
@@ -453,9 +446,9 @@ Status HfWeights::State::find(const std::string &folder) {
   }
   if (!missing.empty())
     return makeStatus(report::TensorsMissing, "the model in '{}' does not contain {} tensors:{}",
-                      folder, missing.size(), listed(missing));
+                      folder, missing.size(), listed(std::vector(missing.begin(), missing.end())));
   RETURN_IF_ERROR(taken.check(source));
-  return checkTied(source, config, all);
+  return tied;
 }
 
 HfWeights::HfWeights(std::string folder, std::unique_ptr<State> state)
@@ -475,6 +468,8 @@ Result<std::unique_ptr<HfWeights>> HfWeights::open(const std::string &folder,
     for (const Report &remark : hfRemarks(config.file))
       emit(remark);
   ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(folder));
+  if (emit && model.hasUnreadIndex())
+    emit(makeReport(report::HfIndexUnread, folder));
   auto state = std::make_unique<State>(std::move(config), std::move(model));
   RETURN_IF_ERROR(state->find(folder));
   return std::unique_ptr<HfWeights>(new HfWeights(folder, std::move(state)));
@@ -597,7 +592,7 @@ Result<Element> exportType(const ParamSource &source, std::optional<Element> con
 /// `quantization_config`, since exported weights are not packed.
 std::string exportedConfig(const HfConfig &config, const std::string &text) {
   constexpr const char *kPacked = "quantization_config";
-  nlohmann::json fields = config.file.fields;
+  nlohmann::json fields = config.file.said;
   bool isPacked = fields.erase(kPacked) > 0;
   if (config.file.outerType.empty() && !isPacked)
     return text;
@@ -752,8 +747,12 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   ProgressSum progress(options.progress, total);
   countProgress(tensors, progress);
   return putFolder(options.observers, out, [&](const std::string &staging) -> Status {
-    for (const HfModelFile &file : model.files)
-      RETURN_IF_ERROR(replaceFile(options.observers, staging + "/" + file.name, file.contents));
+    for (const HfModelFile &file : model.files) {
+      const std::string path = staging + "/" + file.name;
+      if (const std::string inner = path.substr(0, path.rfind('/')); inner != staging)
+        RETURN_IF_ERROR(makeFolder(options.observers, inner));
+      RETURN_IF_ERROR(replaceFile(options.observers, path, file.contents));
+    }
     return writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes,
                                  options.observers);
   });

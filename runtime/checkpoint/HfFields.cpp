@@ -75,6 +75,15 @@ constexpr HfOption kOptions[] = {
 #include "runtime/checkpoint/HfFields.def"
 };
 
+struct Renamed {
+  HfArchs archs;
+  std::string_view from, to;
+};
+constexpr Renamed kRenamed[] = {
+#define HF_RENAMED(architectures, from, to) {architectures, from, to},
+#include "runtime/checkpoint/HfFields.def"
+};
+
 struct Tensors {
   HfArchs archs;
   std::string_view parameter, tensors;
@@ -188,6 +197,13 @@ json hfOption(HfArch arch, std::string_view option) {
   auto found = std::ranges::find_if(
       rows, [&](const HfOption &row) { return row.isOf(arch) && row.option == option; });
   return found != rows.end() ? parseJson(found->value) : json();
+}
+
+std::string storedHfName(HfArch arch, std::string name) {
+  for (const arch::Renamed &row : arch::kRenamed)
+    if (size_t at = name.find(row.from); has(row.archs, arch) && at != std::string::npos)
+      name.replace(at, row.from.size(), row.to);
+  return name;
 }
 
 std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter) {

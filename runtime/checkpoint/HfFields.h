@@ -139,6 +139,8 @@ std::span<const HfOption> hfOptions();
 /// The value in the first row of an option that names the architecture; null if there is none.
 nlohmann::json hfOption(HfArch arch, std::string_view option);
 
+/// The name that published files have for a tensor, whose name in transformers' memory may differ.
+std::string storedHfName(HfArch arch, std::string name);
 /// Names of a parameter's tensors, as in the table; empty if the architecture lacks it.
 std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter);
 

@@ -95,6 +95,7 @@ public:
       takeDefaults(*kind.text);
     file_.fields[kType] = kind.known->modelType;
     leaveOutAccepted(root);
+    file_.said = file_.fields;
     check(file_.fields, "", file_.prefix);
     refuseUnknown();
   }
@@ -131,13 +132,9 @@ private:
     if (byType.known == nullptr)
       return byClass;
     auto classes = root.find(kClasses);
-    if (byClass.known == nullptr && classes != root.end() && classes->is_array() &&
+    if (byClass.known != byType.known && classes != root.end() && classes->is_array() &&
         !classes->empty() && !isAccepted(kClasses))
       file_.otherClass = shownHfValue(*classes);
-    if (byClass.known != nullptr && byClass.known != byType.known)
-      refuse(kClasses, makeStatus(report::HfSettingRefused, file_.path, kClasses,
-                                  shownHfValue(root[kClasses]),
-                                  fmt::format("a class of model type '{}'", *type)));
     return byType;
   }
 
@@ -230,34 +227,43 @@ private:
     }
   }
 
-  /// Checks all fields of an object. `prefix` and `own` are the object's name in the table and in
-  /// the file.
+  /// Checks all fields of an object, and removes those that change nothing, so that no code can
+  /// read them. `prefix` and `own` are the object's name in the table and in the file.
   void check(json &object, const std::string &prefix, const std::string &own) {
-    for (auto &[key, value] : object.items())
-      checkField(prefix + key, own + key, value);
+    for (auto field = object.begin(); field != object.end();)
+      if (checkField(prefix + field.key(), own + field.key(), *field))
+        ++field;
+      else
+        field = object.erase(field);
   }
 
-  void checkField(const std::string &name, const std::string &own, json &value) {
-    if (value.is_null())
-      return;
+  /// Whether the field may change something.
+  bool checkField(const std::string &name, const std::string &own, json &value) {
     const HfField *row = findHfField(file_.arch, name == "rope_parameters" ? "rope_scaling" : name);
-    if (row == nullptr)
-      return checkUnknown(name, own, name.starts_with(kScaling));
+    if (row == nullptr && !value.is_null())
+      checkUnknown(name, own, name.starts_with(kScaling));
+    if (row == nullptr || row->use == HfUse::Idle)
+      return false;
+    if (value.is_null())
+      return true;
     value = hfMeaning(file_.arch, name, value);
     if (row->use == HfUse::Needs && value != parseJson(row->text) && !reading_.wasImported)
-      return refuse(own, makeStatus(report::HfSettingRefused, file_.path, own, shownHfValue(value),
-                                    fmt::format("{} ({})", row->text, row->what)));
+      refuse(own, makeStatus(report::HfSettingRefused, file_.path, own, shownHfValue(value),
+                             fmt::format("{} ({})", row->text, row->what)));
     // An object for one kind of layer is checked, too.
     bool isRope = name == "rope_parameters" || name.starts_with("rope_scaling");
     if (value.is_object() && isRope)
       check(value, kScaling, own + ".");
+    return true;
   }
 
   /// Reports a field without a row. It is harmless unless the library reads it (as it does fields
   /// of nested objects), it is a misspelling of another field, or the model's own code may read it.
+  /// A name that another architecture has is not misspelt.
   void checkUnknown(const std::string &name, const std::string &own, bool isPart) {
     std::string_view near;
-    unsigned least = 1 + (name.size() <= 128 ? misspeltDistanceMax(name.size()) : 0);
+    bool isName = std::ranges::find(hfFields(), name, &HfField::name) != hfFields().end();
+    unsigned least = 1 + (name.size() <= 128 && !isName ? misspeltDistanceMax(name.size()) : 0);
     for (const HfField &row : hfFields())
       if (unsigned distance = row.isOf(file_.arch) ? editDistance(name, row.name, least) : least;
           distance < least) {
@@ -267,9 +273,9 @@ private:
     std::string reason;
     if (libraryReadsHfField(file_.arch, name) || isPart)
       reason = "which transformers reads";
-    else if (!near.empty() && !file_.fields.contains(near))
+    else if (!near.empty() && !file_.said.contains(near))
       reason = fmt::format("did you mean '{}'?", near);
-    else if (file_.fields.contains("auto_map"))
+    else if (file_.said.contains("auto_map"))
       reason = "which the model's own code may read";
     if (reading_.wasImported)
       return;
@@ -321,9 +327,11 @@ std::optional<int64_t> HfFile::padding() const {
   const HfField *row = findHfField(arch, "pad_token_id");
   if (row == nullptr || row->use != HfUse::Sets)
     return std::nullopt;
-  auto said = fields.find(row->name);
-  json value = said != fields.end() ? *said : hfFallback(arch, row->name);
-  return value.is_number_integer() ? std::optional(value.get<int64_t>()) : std::nullopt;
+  json value = fields.value(row->name, hfFallback(arch, row->name));
+  if (!value.is_number_integer())
+    return std::nullopt;
+  const int64_t token = value.get<int64_t>(); // torch counts negative ones from the end
+  return token < 0 ? token + fields.value("vocab_size", int64_t{0}) : token;
 }
 
 Result<HfFile> readHfFile(std::string_view text, const std::string &path, const HfReading &reading,

@@ -35,10 +35,11 @@ Status statusOf(const HfFaults &faults);
 struct HfFile {
   std::string path; ///< file name for messages
   HfArch arch = HfArch::Llama;
-  /// Fields of the text model, except accepted ones.
+  /// Fields of the text model that the library reads, which are all that code may read.
   nlohmann::json fields = nlohmann::json::object();
-  std::string prefix = {};               ///< "text_config." if they are nested
-  std::string outerType = {};            ///< model type of the outer model; empty if there is none
+  nlohmann::json said = {};   ///< all its fields as they are in the file, except accepted ones
+  std::string prefix = {};    ///< "text_config." if they are nested
+  std::string outerType = {}; ///< model type of the outer model; empty if there is none
   std::vector<std::string> unread = {};  ///< fields that the library does not read
   std::vector<std::string> outside = {}; ///< fields of the outer model's other parts
   std::string otherClass = {};           ///< `architectures` if no class in it is known

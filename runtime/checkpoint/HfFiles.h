@@ -17,7 +17,7 @@ inline constexpr const char *kHfFolder = "huggingface";
 
 /// One such file in memory.
 struct HfModelFile {
-  std::string name; ///< file name without a folder
+  std::string name; ///< file name, of an additional template with its folder
   std::string contents;
 };
 

@@ -178,7 +178,7 @@ void Mapper::addAttention(const std::string &mine, const std::string &hf) {
   addNormOf(mine, hf, "self_attention.linear_qkv.layer_norm");
   addQkv(mine, hf, "weight", false);
   HfBiases always = hfConstantBiases(config_.arch);
-  addQkv(mine, hf, "bias", !always.ofQkv);
+  addQkv(mine, hf, "bias", !config_.biases.ofQkv);
   for (const char *norm : {"self_attention.q_layernorm", "self_attention.k_layernorm"})
     for (const std::string &tensor : tensorsIn(hf, norm))
       add(fmt::format("{}.{}.weight", mine, norm), tensor + ".weight", true);
@@ -260,7 +260,7 @@ void Mapper::addExpert(const std::string &mine, const std::string &hf, int64_t e
   int64_t rows = config_.expertFfn;
   addJoined(fmt::format("{}.{}.weight{}", mine, kUp, expert), tensorsIn(hf, kUp, expert), "weight",
             rows)
-      .stacked = {{hf + ".mlp.experts.gate_up_proj", 0, 0, 2 * rows, expert}};
+      .stacked = {{hf + ".mlp.experts.gate_up_proj", 0, 0, isGated_ ? 2 * rows : rows, expert}};
   add(fmt::format("{}.{}.weight{}", mine, kDown, expert),
       tensorsIn(hf, kDown, expert)[0] + ".weight")
       .stacked = {{hf + ".mlp.experts.down_proj", 0, 0, config_.hidden, expert}};
@@ -450,6 +450,10 @@ std::vector<HfParam> Mapper::run() {
 }
 
 } // namespace
+
+std::string hfEmbeddings(HfArch arch) {
+  return fmt::format("{}.weight", hfTensors(arch, "embedding.word_embeddings").front());
+}
 
 HfBiases hfConstantBiases(HfArch arch) {
   bool areAll = hfOption(arch, "add_bias_linear") == true;

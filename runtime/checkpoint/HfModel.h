@@ -78,6 +78,8 @@ struct HfParam {
   int64_t predictor = -1;     ///< number of its multi-token prediction layer; -1: none
 };
 
+/// The name of the table of input embeddings.
+std::string hfEmbeddings(HfArch arch);
 /// Whether models of the architecture have no output layer of their own.
 bool isAlwaysTied(HfArch arch);
 /// The biases that every model of an architecture has.

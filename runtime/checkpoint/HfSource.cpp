@@ -24,7 +24,12 @@ std::string plainHfName(const std::string &name) {
       {"transformer.", ""},
       {"model.language_model.", "model."},
       {"language_model.model.", "model."},
-      {"language_model.lm_head.", "lm_head."}};
+      {"language_model.lm_head.", "lm_head."},
+      {"layers.", "model.layers."},
+      {"embed_tokens.", "model.embed_tokens."},
+      {"norm.", "model.norm."},
+      {"embedding_norm.", "model.embedding_norm."},
+      {"final_layernorm.", "model.final_layernorm."}};
   for (const auto &[root, plain] : kRoots)
     if (name.starts_with(root))
       return std::string(plain) + name.substr(root.size());
@@ -49,9 +54,13 @@ Status checkPacking(const HfConfig &config) {
                               shownHfValue(method.is_null() ? *found : method));
 }
 
-HfSource::HfSource(const SafeTensorsModel &model) : model_(model) {
+HfSource::HfSource(const SafeTensorsModel &model, const HfConfig &config) : model_(model) {
   for (const auto &[name, file] : model.names())
-    plain_.emplace(plainHfName(name), name);
+    plain_.emplace(storedHfName(config.arch, plainHfName(name)), name);
+  const std::string table = hfEmbeddings(config.arch);
+  if (auto head = plain_.find("lm_head.weight");
+      config.isTied && head != plain_.end() && !plain_.contains(table))
+    plain_.emplace(table, head->second);
 }
 
 Result<HfRows> HfSource::packedRowsOf(const std::string &name, bool isTransposed,

@@ -14,8 +14,8 @@
 
 namespace shardc::checkpoint {
 
-/// The name that the tensor has in a text model. Tensors of GPT-2 may have a prefix, and those of
-/// models with several parts name the part.
+/// The name that the tensor has in a text model. Tensors of GPT-2 may have a prefix, those of
+/// models without an output layer have none, and those of models with several parts name the part.
 std::string plainHfName(const std::string &name);
 
 /// Ok if an import can unpack the packing that `quantization_config` names; otherwise
@@ -38,7 +38,9 @@ struct HfRows {
 /// The tensors from which an import reads.
 class HfSource {
 public:
-  explicit HfSource(const SafeTensorsModel &model);
+  /// Finds tensors also by other names that the library has for them. If the model has only an
+  /// output layer, and ties it to the embeddings, these are it.
+  HfSource(const SafeTensorsModel &model, const HfConfig &config);
 
   bool has(const std::string &name) const {
     return plain_.contains(name) || plain_.contains(blocksOf(name));

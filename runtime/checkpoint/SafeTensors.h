@@ -6,12 +6,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
 #include "runtime/base/Status.h"
 #include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/Element.h"
@@ -62,7 +64,8 @@ private:
 /// files `model-*-of-*.safetensors`.
 class SafeTensorsModel {
 public:
-  /// Looks for an index, then for a single file, then for numbered parts without an index.
+  /// Looks for a single file, then for an index, then for numbered parts without an index, as
+  /// transformers does.
   static Result<SafeTensorsModel> open(const std::string &folder);
 
   /// Names in sorted order, with the index of their file.
@@ -71,18 +74,19 @@ public:
   std::span<const uint8_t> bytes(std::string_view name) const;
   /// Releases the memory of the files' pages that were read; see dropMapped.
   void drop() const;
-  /// Tensors that are in the files but not in the index.
-  const std::vector<std::string> &unlisted() const { return unlisted_; }
+  /// Whether an index is beside the single file that was read.
+  bool hasUnreadIndex() const { return hasUnreadIndex_; }
 
 private:
-  /// Reads the files that the index names, each tensor from the file that the index says. Tensors
-  /// that a file has and the index does not are left out and listed separately.
+  /// Reads the files that the index names. Of a tensor in several files, the index says which one
+  /// is read.
   Status readIndex(const UntrustedFolder &folder);
-  Status readAll(const UntrustedFolder &folder, const std::vector<std::string> &names);
+  Status readAll(const UntrustedFolder &folder, const std::set<std::string> &names,
+                 const nlohmann::json &places);
 
   std::vector<std::unique_ptr<SafeTensorsFile>> files_;
   std::map<std::string, size_t, std::less<>> fileOf_;
-  std::vector<std::string> unlisted_;
+  bool hasUnreadIndex_ = false;
 };
 
 /// A tensor to write. `write` writes its bytes to the sink, row by row.

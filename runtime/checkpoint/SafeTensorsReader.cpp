@@ -127,7 +127,11 @@ Status checkTiling(std::vector<SafeTensor> &tensors, uint64_t dataSize) {
 } // namespace
 
 Result<SafeTensorsHeader> readSafeTensorsHeader(std::span<const uint8_t> file) {
+  constexpr std::string_view kPointer = "version https://git-lfs";
   uint64_t length = 0;
+  if (std::ranges::equal(file.first(std::min(file.size(), kPointer.size())), kPointer))
+    return safeTensorsError("it is a pointer of Git LFS, not the weights; 'git lfs pull' in its "
+                            "folder fetches them");
   if (file.size() < 8)
     return safeTensorsError("{} bytes are too few for a file", file.size());
   std::memcpy(&length, file.data(), 8);
@@ -173,14 +177,17 @@ std::span<const uint8_t> SafeTensorsFile::bytes(const SafeTensor &tensor) const 
   return map_.bytes().subspan(header_.dataAt + tensor.begin, tensor.end - tensor.begin);
 }
 
-Status SafeTensorsModel::readAll(const UntrustedFolder &folder,
-                                 const std::vector<std::string> &names) {
+Status SafeTensorsModel::readAll(const UntrustedFolder &folder, const std::set<std::string> &names,
+                                 const json &places) {
   for (const std::string &name : names) {
     ASSIGN_OR_RETURN(SafeTensorsFile file, SafeTensorsFile::open(folder, name));
-    for (const SafeTensor &tensor : file.header().tensors)
-      if (!fileOf_.emplace(tensor.name, files_.size()).second)
+    for (const SafeTensor &tensor : file.header().tensors) {
+      if (fileOf_.contains(tensor.name) && !places.contains(tensor.name))
         return safeTensorsError("tensor '{}' is in two files, one of them '{}/{}'", tensor.name,
                                 folder.path(), name);
+      if (!fileOf_.contains(tensor.name) || places[tensor.name] == name)
+        fileOf_[tensor.name] = files_.size();
+    }
     files_.push_back(std::make_unique<SafeTensorsFile>(std::move(file)));
   }
   return Status::ok();
@@ -193,53 +200,42 @@ Status SafeTensorsModel::readIndex(const UntrustedFolder &folder) {
   auto map = index.find("weight_map");
   if (map == index.end() || !map->is_object())
     return safeTensorsError("'{}' has no weight_map", indexPath);
-  std::map<std::string, std::vector<std::string>> wanted; // by file
+  std::set<std::string> files;
   for (const auto &[name, file] : map->items()) {
     if (!file.is_string() || !isPlainFileName(file.get_ref<const std::string &>()))
       return safeTensorsError("'{}' places '{}' in something other than a file of its folder",
                               indexPath, name);
-    wanted[file.get<std::string>()].push_back(name);
+    files.insert(file.get<std::string>());
   }
-  std::set<std::string> others;
-  for (const auto &[file, names] : wanted) {
-    ASSIGN_OR_RETURN(SafeTensorsFile opened, SafeTensorsFile::open(folder, file));
-    for (const std::string &name : names) {
-      if (opened.find(name) == nullptr)
-        return safeTensorsError("'{}' places '{}' in '{}', which does not contain it", indexPath,
-                                name, file);
-      fileOf_[name] = files_.size();
-    }
-    for (const SafeTensor &tensor : opened.header().tensors)
-      others.insert(tensor.name);
-    files_.push_back(std::make_unique<SafeTensorsFile>(std::move(opened)));
-  }
-  for (const std::string &name : others)
-    if (!fileOf_.contains(name))
-      unlisted_.push_back(name);
-  return Status::ok();
+  return readAll(folder, files, *map);
 }
 
 Result<SafeTensorsModel> SafeTensorsModel::open(const std::string &folder) {
   SafeTensorsModel model;
   ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(folder));
-  if (in.has(kIndex)) {
+  const bool hasSingle = in.has(kSingle), hasIndex = in.has(kIndex);
+  model.hasUnreadIndex_ = hasSingle && hasIndex;
+  if (hasIndex && !hasSingle) {
     RETURN_IF_ERROR(model.readIndex(in));
     return model;
   }
-  std::vector<std::string> names;
-  if (in.has(kSingle)) {
-    names.push_back(kSingle);
-  } else {
-    ASSIGN_OR_RETURN(std::vector<UntrustedFolder::Entry> entries, in.list());
-    for (const UntrustedFolder::Entry &entry : entries)
-      if (entry.name.starts_with("model-") && entry.name.ends_with(".safetensors") &&
-          entry.name.find("-of-") != std::string::npos)
-        names.push_back(entry.name);
+  std::set<std::string> names;
+  bool isPickled = false;
+  ASSIGN_OR_RETURN(std::vector<UntrustedFolder::Entry> entries, in.list());
+  for (const auto &[name, isFolder] : entries) {
+    isPickled |= name.starts_with("pytorch_model") && name.ends_with(".bin");
+    bool isPart = name.starts_with("model-") && name.ends_with(".safetensors") &&
+                  name.find("-of-") != std::string::npos;
+    if (hasSingle ? name == kSingle : isPart)
+      names.insert(name);
   }
   if (names.empty())
     return makeStatus(report::CheckpointNotFound,
-                      "'{}' contains no model.safetensors and no parts of one", folder);
-  RETURN_IF_ERROR(model.readAll(in, names));
+                      "'{}' contains no model.safetensors and no parts of one{}", folder,
+                      isPickled ? ", but pytorch_model.bin; load it with transformers and save it "
+                                  "('save_pretrained')"
+                                : "");
+  RETURN_IF_ERROR(model.readAll(in, names, json::object()));
   return model;
 }
 

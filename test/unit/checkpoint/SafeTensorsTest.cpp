@@ -152,10 +152,32 @@ TEST(SafeTensorsModel, ExplainsWhatItsIndexGetsWrong) {
   EXPECT_FAILS(status(R"({"weight_map":{"a":"../p.safetensors"}})"),
                "something other than a file of its folder");
   EXPECT_FAILS(status(R"({"weight_map":{"a":"q.safetensors"}})"), "q.safetensors");
-  EXPECT_FAILS(status(R"({"weight_map":{"c":"p.safetensors"}})"), "does not contain it");
   EXPECT_FAILS(status(R"({})"), "no weight_map");
   EXPECT_OK(status(R"({"metadata":{"total_size":1},"weight_map":{"a":"p.safetensors"}})"));
-  EXPECT_EQ(SafeTensorsModel::open(folder.path())->unlisted(), std::vector<std::string>{"b"});
+  // All tensors of the files are read, whatever the index says of them.
+  EXPECT_OK(status(R"({"weight_map":{"c":"p.safetensors"}})"));
+  EXPECT_EQ(SafeTensorsModel::open(folder.path())->names().size(), 2u);
+}
+
+TEST(SafeTensorsModel, ReadsASingleFileBesideAnIndex) {
+  TempFolder folder;
+  std::vector<SafeTensorSource> old = {source("a", Element::U8, {1}, 1),
+                                       source("b", Element::U8, {1}, 1)};
+  ASSERT_OK(writeSafeTensorsModel(folder.path(), std::move(old), /*shardBytesMax=*/1));
+  EXPECT_FALSE(SafeTensorsModel::open(folder.path())->hasUnreadIndex());
+  ASSERT_OK(writeSafeTensors(folder / "model.safetensors", {source("a", Element::U8, {1}, 9)}));
+  Result<SafeTensorsModel> model = SafeTensorsModel::open(folder.path());
+  ASSERT_TRUE(model.isOk() && model->hasUnreadIndex());
+  EXPECT_EQ(model->bytes("a")[0], 9);
+}
+
+TEST(SafeTensorsModel, NamesWhatIsThereInsteadOfWeights) {
+  TempFolder folder;
+  putContents(folder / "pytorch_model-00001-of-00002.bin", "");
+  EXPECT_FAILS(SafeTensorsModel::open(folder.path()).status(), "but pytorch_model.bin; load it");
+  putContents(folder / "model.safetensors",
+              "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n");
+  EXPECT_FAILS(SafeTensorsModel::open(folder.path()).status(), "a pointer of Git LFS");
 }
 
 TEST(SafeTensors, WriterRefusesWhatTheFormatLacks) {
