@@ -148,6 +148,47 @@ std::optional<HfParam> stored(const HfSource &source, HfParam param) {
   return param;
 }
 
+/// Ends of the names of parameters that have the hidden size: as rows, or as columns.
+constexpr std::string_view kRowsOfHidden[] = {"input_layernorm.weight",
+                                              "input_layernorm.bias",
+                                              "pre_mlp_layernorm.weight",
+                                              "pre_mlp_layernorm.bias",
+                                              "post_self_attn_layernorm.weight",
+                                              "post_mlp_layernorm.weight",
+                                              "final_layernorm.weight",
+                                              "final_layernorm.bias",
+                                              "final_norm.weight",
+                                              "qkv.layer_norm_weight",
+                                              "qkv.layer_norm_bias",
+                                              "fc1.layer_norm_weight",
+                                              "fc1.layer_norm_bias",
+                                              "in_proj.layer_norm_weight",
+                                              "linear_proj.weight",
+                                              "linear_fc2.weight",
+                                              "out_proj.weight"};
+constexpr std::string_view kColumnsOfHidden[] = {"word_embeddings.weight",
+                                                 "output_layer.weight",
+                                                 "linear_qkv.weight",
+                                                 "linear_fc1.weight",
+                                                 "router.weight",
+                                                 "linear_q_proj.weight",
+                                                 "linear_q_down_proj.weight",
+                                                 "linear_kv_down_proj.weight"};
+
+/// Refuses a parameter, shown as `shown`, of another hidden size than config.json's.
+Status checkHidden(const HfConfig &config, const std::string &name, const Shape &shape,
+                   const std::string &shown) {
+  const auto ends = [&](std::string_view end) { return name.ends_with(end); };
+  const size_t rank = shape.size();
+  const bool isOther =
+      (rank > 0 && std::ranges::any_of(kRowsOfHidden, ends) &&
+       shape[rank > 1 ? rank - 2 : 0] != config.hidden) ||
+      (std::ranges::any_of(kColumnsOfHidden, ends) && (rank < 2 || shape.back() != config.hidden));
+  return isOther ? cannotConvert("'{}' is {}; the hidden size in config.json is {}", shown,
+                                 shapeText(shape), config.hidden)
+                 : Status::ok();
+}
+
 Result<FoundParam> findParam(const HfSource &source, const HfConfig &config, const HfParam &param) {
   FoundParam found = {param, param.segments, {}, 0};
   int64_t rows = 0;
@@ -156,10 +197,8 @@ Result<FoundParam> findParam(const HfSource &source, const HfConfig &config, con
   ASSIGN_OR_RETURN(HfRows first, source.rowsOf(segment.hf, param.isTransposed, segment.slab));
   if (param.isVocab && rows != config.vocab)
     return cannotConvert("'{}' has {} rows but the vocabulary {}", segment.hf, rows, config.vocab);
-  if (param.isVocab && found.columns != config.hidden)
-    return cannotConvert("'{}' has {} columns but the hidden size is {}", segment.hf, found.columns,
-                         config.hidden);
   found.shape = first.isVector ? Shape{rows} : Shape{rows, found.columns};
+  RETURN_IF_ERROR(checkHidden(config, param.name, found.shape, segment.hf));
   return found;
 }
 
@@ -273,12 +312,9 @@ Status checkRows(const HfConfig &config, const HfParam &param, const Shape &shap
   int64_t needed = 0;
   for (const HfSegment &segment : param.segments)
     needed = segment.rows < 0 ? shape[0] : std::max(needed, segment.row + segment.rows);
-  if (param.isVocab) {
+  if (param.isVocab)
     needed = std::max(config.vocab, shape[0]);
-    if (shape.size() != 2 || shape[1] != config.hidden)
-      return cannotConvert("'{}' is {}; the hidden size in config.json is {}", param.name,
-                           shapeText(shape), config.hidden);
-  }
+  RETURN_IF_ERROR(checkHidden(config, param.name, shape, param.name));
   Shape want = shape;
   want[0] = needed;
   return shape[0] == needed ? Status::ok()

@@ -431,7 +431,7 @@ def check_smaller(work):
          "'decoder.layers.0.self_attention.linear_qkv.weight' is [16, 8]; the sizes in config.json need [8, 8]"),
         ("intermediate_size", 10, f"'{first}mlp.gate_proj.weight' is 12 x 8; the sizes in config.json need 10 x 8",
          "'decoder.layers.0.mlp.linear_fc1.weight' is [24, 8]; the sizes in config.json need [20, 8]"),
-        ("hidden_size", 4, "'model.embed_tokens.weight' has 8 columns but the hidden size is 4",
+        ("hidden_size", 4, "'model.embed_tokens.weight' is [10, 8]; the hidden size in config.json is 4",
          "'embedding.word_embeddings.weight' is [128, 8]; the hidden size in config.json is 4"),
         ("num_hidden_layers", 1, "the model has no parameters for 9 tensors, which are left out: [tensors-left-out]\n  model.layers.1.",
          "has no place for 6 parameters of the checkpoint"),
@@ -445,6 +445,18 @@ def check_smaller(work):
         expect(imported in said, f"{field}: {said}")
         said = call("export", "hf", work / "llama.ckpt", work / f"{field}.out", "--config", source, status=0 if "hf-untied" in exported else 1)
         expect(exported in said and (work / f"{field}.out").exists() == ("hf-untied" in exported), f"{field}: {said}")
+
+
+def check_shapes(work):
+    """Tensors whose shapes follow from the hidden size alone are compared with it, whatever their rows."""
+    first = "model.layers.0."
+    for name, shape, said in ((f"{first}input_layernorm.weight", [6], "[6]"), ("model.norm.weight", [10], "[10]"), (f"{first}self_attn.o_proj.weight", [6, 8], "[6, 8]"),
+                              (f"{first}mlp.down_proj.weight", [10, 12], "[10, 12]")):
+        source = work / "wrong"
+        shutil.rmtree(source, ignore_errors=True)
+        write_model(source, "llama", {}, {**dense(), name: shape})
+        found = call("import", "hf", source, work / "none", status=1)
+        expect(f"'{name}' is {said}; the hidden size in config.json is 8" in found and not (work / "none").exists(), found)
 
 
 def check_bounds(work):
@@ -781,6 +793,7 @@ def main():
     for kind, (config, shapes) in MODELS.items():
         check(work, kind, config, shapes)
     check_details(work)
+    check_shapes(work)
     check_smaller(work)
     check_bounds(work)
     check_predictors(work)

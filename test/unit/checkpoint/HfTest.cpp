@@ -286,10 +286,7 @@ TEST(HfImport, DeepseekWithLatentAttentionFp8AndPredictors) {
     hub.add(attention + "kv_a_proj_with_mqa.weight", {6, kHidden});
     hub.add(attention + "kv_a_layernorm.weight", {4});
     hub.add(attention + "kv_b_proj.weight", {16, 4});
-    if (i == 0)
-      addFp8(hub, attention + "o_proj.weight", 130, 200);
-    else
-      hub.add(attention + "o_proj.weight", {kHidden, 8});
+    hub.add(attention + "o_proj.weight", {kHidden, 8});
     if (i == 0) {
       addMlp(hub, layer + ".mlp", kFfn);
       continue;
@@ -302,15 +299,14 @@ TEST(HfImport, DeepseekWithLatentAttentionFp8AndPredictors) {
   }
   for (const char *name : {"enorm", "hnorm", "shared_head.norm"})
     hub.add(fmt::format("model.layers.2.{}.weight", name), {kHidden});
-  hub.add("model.layers.2.eh_proj.weight", {kHidden, 2 * kHidden});
+  addFp8(hub, "model.layers.2.eh_proj.weight", 130, 200);
   hub.addCopy("model.layers.2.embed_tokens.weight", {kVocab, kHidden}, "model.embed_tokens.weight");
   hub.addCopy("model.layers.2.shared_head.head.weight", {kVocab, kHidden}, "lm_head.weight");
   std::vector<std::string> unused;
   Result<FsdpCheckpoint> checkpoint = importOf(hub.finish(), folder.path(), {}, &unused);
   ASSERT_TRUE(checkpoint.isOk()) << checkpoint.status().message();
   EXPECT_TRUE(unused.empty());
-  std::vector<float> proj =
-      paramOf(*checkpoint, "decoder.layers.0.self_attention.linear_proj.weight");
+  std::vector<float> proj = paramOf(*checkpoint, "mtp.layers.0.eh_proj.weight");
   EXPECT_EQ(proj[0], 0.5f);
   EXPECT_EQ(proj[1], 1.0f);
   EXPECT_EQ(proj[128], 1.0f);             // second block of columns
