@@ -142,6 +142,18 @@ def check_missing(work):
     expect("does not contain 1 tensors:" in said, said)
 
 
+def check_shapes(work):
+    """Tensors whose shapes follow from the hidden size alone are compared with it, whatever their rows."""
+    first = "model.layers.0."
+    for name, shape, said in ((f"{first}input_layernorm.weight", [6], "[6]"), ("model.norm.weight", [10], "[10]"), (f"{first}self_attn.o_proj.weight", [6, 8], "[6, 8]"),
+                              (f"{first}mlp.down_proj.weight", [10, 12], "[10, 12]")):
+        source = work / "wrong"
+        shutil.rmtree(source, ignore_errors=True)
+        write_model(source, "llama", {}, {**dense(), name: shape})
+        found = call("import", "hf", source, work / "none", status=1)
+        expect(f"'{name}' is {said}; the hidden size in config.json is 8" in found and not (work / "none").exists(), found)
+
+
 def check_kept_predictors(work):
     """A kept config.json that names layers of multi-token prediction whose tensors the checkpoint lacks."""
     plain = {**MODELS["deepseek_v3"][1], f"model.layers.{LAYERS - 1}.mlp.gate.e_score_correction_bias": [EXPERTS]}
@@ -164,6 +176,7 @@ def main():
     check_names(work)
     check_files(work)
     check_missing(work)
+    check_shapes(work)
     check_kept_predictors(work)
 
 
