@@ -286,9 +286,9 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
   addStacks(found.stacks, config, options.weightType, found.tensors, found.parameters);
   std::set<std::string> trained;
   RETURN_IF_ERROR(addSaved(saved, config, params, options.weightType, found.tensors, trained));
-  std::string base = peftBaseOf(saved.reader());
-  if (base.empty())
-    base = settings.base.empty() ? options.configFolder : settings.base;
+  std::string base = settings.base.empty() ? options.configFolder : settings.base;
+  if (base.empty()) // perhaps a checkpoint, which other programs do not read
+    base = peftBaseOf(saved.reader());
   nlohmann::json text = {
       {"peft_type", "LORA"},
       {"task_type", "CAUSAL_LM"},
