@@ -313,7 +313,8 @@ std::optional<Value> convert(const Constant &constant, const OptionInfo &option,
 
 Value parseTableValue(llvm::StringRef text, const OptionInfo &option) {
   if (!option.type.isList())
-    return text == "none" && option.type.type != ValueType::Enum
+    return text == "none" && (option.type.type != ValueType::Enum ||
+                              !findEnumerator(option.type.enumKind, text))
                ? Value()
                : parseTableScalar(text, option.type, option.path);
   SHARDC_CHECK(text.consume_front("[") && text.consume_back("]"),

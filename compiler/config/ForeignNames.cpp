@@ -140,6 +140,7 @@ struct ForeignTables {
   ForeignTables() {
 #define FOREIGN(name, program, option) add(name, program, Opt::option);
 #define FOREIGN_OTHER(names, program, advice) addAll(names, program, advice);
+#define FOREIGN_VALUE(names, program, words, advice) addValue(names, program, {words, advice});
 #define FOREIGN_SECTION(name, program, section) addSection(name, program, Section::section);
 #include "compiler/config/ForeignNames.def"
     for (const ModelField &field : kModelFields)
@@ -151,6 +152,19 @@ struct ForeignTables {
   void addAll(llvm::StringRef names, llvm::StringRef program, const char *advice) {
     for (llvm::StringRef name : llvm::split(names, ' '))
       add(name, program, {}, advice);
+  }
+
+  void addValue(llvm::StringRef some, llvm::StringRef program, const ForeignValue &value) {
+    for (llvm::StringRef name : llvm::split(some, ' ')) {
+      add(name, program, {});
+      ForeignName &foreign = names[byName[name]];
+      if (foreign.values.empty())
+        foreign.other = foreign.advice;
+      foreign.values.push_back(value);
+      if (!foreign.option)
+        foreign.advice += fmt::format("{}for {}: {}", foreign.advice.empty() ? "" : "; ",
+                                      value.words.str(), value.advice.str());
+    }
   }
 
   void addFlags() {
@@ -190,12 +204,12 @@ struct ForeignTables {
   void add(llvm::StringRef name, llvm::StringRef program, std::optional<Opt> opt,
            std::string advice = {}) {
     if (byName.try_emplace(name, names.size()).second)
-      names.push_back({name.str(), program, opt, std::nullopt, std::move(advice)});
+      names.push_back({name.str(), program, opt, std::nullopt, std::move(advice), {}, {}});
   }
 
   void addSection(llvm::StringRef name, llvm::StringRef program, Section section) {
     bySection.try_emplace(name, names.size());
-    names.push_back({name.str(), program, std::nullopt, section, {}});
+    names.push_back({name.str(), program, std::nullopt, section, {}, {}, {}});
   }
 };
 
@@ -213,10 +227,14 @@ const ForeignName *findIn(const llvm::StringMap<size_t> &index, llvm::StringRef 
 
 llvm::ArrayRef<ForeignName> foreignNames() { return foreignTables().names; }
 
+const ForeignName *findForeignPath(llvm::StringRef path) {
+  return findIn(foreignTables().byName, path);
+}
+
 const ForeignName *findForeignName(llvm::StringRef path) {
   llvm::StringRef name = path.substr(path.rfind('.') + 1);
   for (llvm::StringRef part : {path, name})
-    if (const ForeignName *found = findIn(foreignTables().byName, part))
+    if (const ForeignName *found = findForeignPath(part))
       return found;
   for (const ForeignName &each : foreignTables().names)
     if (llvm::StringRef begin = each.name; begin.consume_back("*"))

@@ -195,10 +195,6 @@ struct ImportCommand {
   std::vector<std::string> acceptedFields;
 };
 
-/// Forms whose fields ForeignNames.def names.
-constexpr llvm::StringLiteral kForeignForms[] = {"torchtitan", "deepspeed", "axolotl", "trl",
-                                                 "llamafactory"};
-
 /// The input's text. Empty after an error, which is reported.
 std::optional<BufferId> readInput(const std::string &path, bool isHf, Session &session) {
   if (path == "-") {
@@ -238,8 +234,9 @@ std::optional<std::string> importInput(const ImportCommand &command,
     return importHf(*input, command.acceptedFields, options, session.diags());
   if (command.run.isAsked && !isPython)
     return importRun(command.input, *input, command.run, options, session);
-  if (llvm::is_contained(kForeignForms, command.format))
-    return upstream::importForeign(*input, session.sources(), options, session.diags());
+  for (const upstream::ForeignForm &form : upstream::kForeignForms)
+    if (form.name == command.format)
+      return upstream::importForeign(*input, form.name, options, session.diags());
   if (command.format == "megatron-args")
     return readScript(*input, options, session);
   if (command.format != "bridge-yaml" && !runsPython)
@@ -327,10 +324,11 @@ void addImport(cli::Command &app, int &status) {
   cli::Command &command = app.addCommand(
       "import", "write the recipe of a Megatron-LM launch, a configuration of Megatron-Bridge or "
                 "another program, or a Hugging Face model");
-  command.option("form", options->format, "kind of the input")
-      .required()
-      .oneOf({"megatron-args", "bridge-yaml", "bridge-overrides", "bridge-python", "hf",
-              "torchtitan", "deepspeed", "axolotl", "trl", "llamafactory"});
+  std::vector<std::string> forms = {"megatron-args", "bridge-yaml", "bridge-overrides",
+                                    "bridge-python", "hf"};
+  for (const upstream::ForeignForm &form : upstream::kForeignForms)
+    forms.push_back(form.name.str());
+  command.option("form", options->format, "kind of the input").required().oneOf(std::move(forms));
   command
       .option("input", options->input,
               "file, checkpoint folder (megatron-args), model folder (hf), or - for standard input")

@@ -60,9 +60,18 @@ std::optional<std::string> importHubArgs(const Tree &args, llvm::StringRef famil
 std::optional<std::string> importBridgeYaml(BufferId input, const ImportOptions &options,
                                             DiagEngine &diags);
 
-/// Imports a configuration of torchtitan, DeepSpeed, Axolotl or TRL by the names that the page
-/// "Coming from others" has. Fields without one are listed in the recipe.
-std::optional<std::string> importForeign(BufferId input, SourceManager &sources,
+/// A form of configuration files of another program.
+struct ForeignForm {
+  llvm::StringLiteral name, program;
+};
+inline constexpr ForeignForm kForeignForms[] = {
+#define FORM(form, program) {form, program},
+#include "compiler/upstream/ForeignForms.def"
+};
+
+/// Imports a file of such a form by the names that the page "Coming from others" has. Fields
+/// without one are listed in the recipe.
+std::optional<std::string> importForeign(BufferId input, llvm::StringRef form,
                                          const ImportOptions &options, DiagEngine &diags);
 
 /// A valid recipe name for a path: letters, digits and underscores of the file name.

@@ -281,8 +281,9 @@ std::string RecipeBuilder::print(llvm::StringRef name, llvm::StringRef source) c
     out += "//   " + line + "\n";
   out += fmt::format("recipe {} {{\n{}", name, printSections(Origin::Recipe));
   if (std::string defaults = printSections(Origin::Default); !defaults.empty())
-    out += "\n// Upstream's defaults that the input relies on and that differ from shardc's.\n" +
-           defaults;
+    out += fmt::format(
+        "\n// {}'s defaults that the input relies on and that differ from shardc's.\n{}", program_,
+        defaults);
   return out + "}\n";
 }
 

@@ -16,7 +16,9 @@ namespace shardc::upstream {
 /// Settings of the input have the origin Recipe, and upstream's defaults the origin Default.
 class RecipeBuilder : public config::Config {
 public:
-  explicit RecipeBuilder(DiagEngine &diags) : diags_(diags) {}
+  /// `program`: the one whose defaults the recipe has.
+  explicit RecipeBuilder(DiagEngine &diags, llvm::StringRef program = "Upstream")
+      : diags_(diags), program_(program) {}
 
   DiagEngine &diags() { return diags_; }
 
@@ -99,6 +101,7 @@ private:
   std::string printSections(config::Origin origin) const;
 
   DiagEngine &diags_;
+  llvm::StringRef program_;
   std::map<config::Opt, std::pair<std::string, SourceRange>> unknown_;
   std::pair<std::string, SourceRange> unknownData_;
   std::optional<SourceRange> savesNever_; ///< where the input sets save_interval to 0

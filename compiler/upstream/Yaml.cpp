@@ -15,8 +15,9 @@ constexpr llvm::StringLiteral kPythonTag = "!!python/";
 
 class Converter {
 public:
-  Converter(BufferId input, DiagEngine &diags, std::optional<SourceRange> place)
-      : input_(input), diags_(diags), place_(place), text_(diags.sources().text(input)) {}
+  Converter(BufferId input, llvm::StringRef text, DiagEngine &diags,
+            std::optional<SourceRange> place)
+      : input_(input), diags_(diags), place_(place), text_(text) {}
 
   TreePtr run() {
     llvm::SourceMgr manager;
@@ -47,6 +48,17 @@ private:
     if (!isInside)
       return SourceRange(diags_.sources().loc(input_, 0));
     end = end < begin || end > text_.end() ? begin : end;
+    if (llvm::StringRef input = diags_.sources().text(input_); input.data() != text_.data()) {
+      // The text was made from the input line by line: look for the value in the same line.
+      llvm::StringRef line = input, value(begin, end - begin);
+      for (auto left = llvm::StringRef(text_.begin(), begin - text_.begin()).count('\n'); left > 0;
+           --left)
+        line = line.split('\n').second;
+      line = line.split('\n').first;
+      size_t at = line.find(value.split('\n').first.trim());
+      at = line.data() - input.data() + (at == llvm::StringRef::npos ? 0 : at);
+      return diags_.sources().range(input_, at, std::min(at + 1, input.size()));
+    }
     return diags_.sources().range(input_, begin - text_.begin(), end - text_.begin());
   }
 
@@ -97,6 +109,9 @@ private:
       llvm::StringRef raw = scalar->getRawValue(), value = scalar->getValue(storage);
       bool isQuoted = !raw.empty() && (raw.front() == '"' || raw.front() == '\'');
       SourceRange place = range(scalar->getSourceRange());
+      int64_t octal = 0; // of YAML 1.1, which PyYAML reads
+      if (!isQuoted && value.size() > 1 && value.front() == '0' && !value.getAsInteger(8, octal))
+        return makeScalar(std::to_string(octal), place);
       // The parser includes the line break before a closing bracket in the scalar.
       return isQuoted ? makeText(value, place) : makeScalar(value.trim(), place);
     }
@@ -175,13 +190,17 @@ private:
 } // namespace
 
 TreePtr readYaml(BufferId input, DiagEngine &diags) {
-  return Converter(input, diags, std::nullopt).run();
+  return readYaml(input, diags.sources().text(input), diags);
+}
+
+TreePtr readYaml(BufferId input, llvm::StringRef text, DiagEngine &diags) {
+  return Converter(input, text, diags, std::nullopt).run();
 }
 
 TreePtr readYaml(std::string text, SourceRange place) {
   SourceManager sources;
   DiagEngine quiet(sources);
-  return Converter(sources.addBuffer("text", std::move(text)), quiet, place).run();
+  return Converter(sources.addBuffer("text", ""), text, quiet, place).run();
 }
 
 } // namespace shardc::upstream
