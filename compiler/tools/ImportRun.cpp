@@ -399,6 +399,8 @@ std::optional<std::string> importRun(const std::string &path, BufferId script, c
   auto describe = [&](const std::string &option) {
     ran.directives.push_back({option, {}, nullptr});
   };
+  ran.nodes = run.nodes;
+  ran.gpusPerNode = run.gpusPerNode;
   if (run.nodes > 0)
     describe("--nodes=" + std::to_string(run.nodes));
   if (run.gpusPerNode > 0)

@@ -62,10 +62,10 @@ std::optional<std::string> importBridgeYaml(BufferId input, const ImportOptions 
 
 /// A form of configuration files of another program.
 struct ForeignForm {
-  llvm::StringLiteral name, program;
+  llvm::StringLiteral name, program, words; ///< words of commands that start the program
 };
 inline constexpr ForeignForm kForeignForms[] = {
-#define FORM(form, program) {form, program},
+#define FORM(form, program, words) {form, program, words},
 #include "compiler/upstream/ForeignForms.def"
 };
 

@@ -164,9 +164,13 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   recipe.askVocabulary(facts.tokenizer);
   completeSizes(recipe);
   completeFsdp(recipe);
-  const config::Config whole = recipe.withDefaults();
+  RecipeBuilder filledIn = recipe; // with the paths that the user will fill in
   for (const config::OptionInfo &option : config::options())
-    if (std::optional<Value> value = cliDefault(recipe, option.opt);
+    if (option.type.type == config::ValueType::String && recipe.isDoubted(option.opt))
+      filledIn.set(option.opt, Value::ofString(""), {});
+  const config::Config whole = filledIn.withDefaults();
+  for (const config::OptionInfo &option : config::options())
+    if (std::optional<Value> value = cliDefault(filledIn, option.opt);
         value && hasEffect(whole, option))
       recipe.setUpstreamDefault(option.opt, *value);
   if (recipe.isDoubted(Opt::ModelTensorModelParallelSize) ||

@@ -201,6 +201,9 @@ public:
       });
     };
     const bool isTorchrun = has("torchrun torch.distributed.run");
+    if (auto seen = variables.find("CUDA_VISIBLE_DEVICES");
+        seen != variables.end() && seen->second && llvm::isDigit(seen->second->text.front()))
+      devices_ = std::ranges::count(seen->second->text, ',') + 1;
     for (const auto &[variable, value] : variables)
       if (llvm::StringRef name = variable; !name.consume_front("PET_")) // PET_NNODES is `--nnodes`
         readVariable(recipe_, variable, value);
@@ -601,7 +604,8 @@ private:
       recipe_.doubt(flag, Opt::ModelVirtualPipelineModelParallelSize, range);
       return true;
     }
-    TreePtr value = makeScalar(values.size() == 1 ? values.front().text : "", range);
+    const bool isKnown = values.size() == 1 && values.front().unknown == nullptr;
+    TreePtr value = makeScalar(isKnown ? values.front().text : "", range);
     if (facts.note(config::foldName(flag), *value))
       return true;
     if (flag == "--data-path" && values.size() > 1) {
@@ -672,8 +676,7 @@ private:
       return block;
     }
     if (launches.empty()) {
-      recipe_.diags().report(diag::ImportNoLaunch, SourceRange(),
-                             run_.hasRun ? "" : " that its text shows; '--run' runs it");
+      recipe_.diags().report(diag::ImportNoLaunch, SourceRange(), whatElse(others));
       return std::nullopt;
     }
     if (options_.launch > launches.size() || (launches.size() > 1 && options_.launch == 0)) {
@@ -681,6 +684,18 @@ private:
       return std::nullopt;
     }
     return splitLauncher(*launches[options_.launch == 0 ? 0 : options_.launch - 1], others);
+  }
+
+  /// What a script without a launch of Megatron-LM does.
+  std::string whatElse(const std::vector<const RanCommand *> &commands) const {
+    for (const ForeignForm &form : kForeignForms)
+      for (const RanCommand *command : commands)
+        for (const RanWord &word : command->words)
+          if (isOneOf(form.words, llvm::sys::path::filename(word.text)))
+            return fmt::format("; '{}' is for {}, whose configuration files 'shardc import {} "
+                               "FILE' reads",
+                               word.text, form.program, form.name);
+    return run_.hasRun ? "" : " that its text shows; '--run' runs it";
   }
 
   void reportSeveral(const std::vector<const RanCommand *> &launches) {
@@ -754,9 +769,28 @@ private:
   /// Reads directives, other commands, exported variables, and the words before the program.
   void readMachines(const std::vector<const RanCommand *> &others, const Exports &exports,
                     const std::vector<RanWord> &launcher) {
-    Machines machines(recipe_, run_);
-    machines.readVariables(run_.directives);
-    machines.read(run_.directives);
+    readMachines(others, exports, launcher, run_.directives, recipe_);
+    SourceManager sources;
+    DiagEngine quiet(sources);
+    RecipeBuilder alone(quiet); // what the script says without what the user names
+    std::vector<RanWord> directives = run_.directives;
+    llvm::erase_if(directives, [](const RanWord &word) { return !word.range.isValid(); });
+    readMachines(others, exports, launcher, directives, alone);
+    const bool isStep =
+        llvm::any_of(launcher, [](const RanWord &word) { return launcherOf(word.text) == "srun"; });
+    for (auto [opt, option, named] : {std::tuple(kNodes, "--nodes", run_.nodes),
+                                      std::tuple(kPerNode, "--gpus-per-node", run_.gpusPerNode)})
+      if (int64_t own = alone.getIntOr(opt, named); named > 0 && own != named && !isStep)
+        recipe_.diags().report(diag::ImportMachines, alone.range(opt), option, named, own,
+                               recipe_.getIntOr(opt, own));
+  }
+
+  void readMachines(const std::vector<const RanCommand *> &others, const Exports &exports,
+                    const std::vector<RanWord> &launcher, const std::vector<RanWord> &directives,
+                    RecipeBuilder &recipe) {
+    Machines machines(recipe, run_);
+    machines.readVariables(directives);
+    machines.read(directives);
     for (const RanCommand *other : others)
       machines.read(other->words);
     for (const auto &[name, value] : exports)

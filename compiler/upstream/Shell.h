@@ -37,11 +37,12 @@ struct RanCommand {
 };
 
 struct ShellRun {
-  bool hasRun = false;              ///< a shell ran the script, so all is known
-  std::string text;                 ///< of the script
-  std::vector<RanCommand> commands; ///< in order, including commands that may not be reached
-  std::vector<RanWord> directives;  ///< words of `#SBATCH` lines
-  Exports exported;                 ///< at its end
+  bool hasRun = false;                ///< a shell ran the script, so all is known
+  std::string text;                   ///< of the script
+  std::vector<RanCommand> commands;   ///< in order, including commands that may not be reached
+  std::vector<RanWord> directives;    ///< words of `#SBATCH` lines
+  Exports exported;                   ///< at its end
+  int64_t nodes = 0, gpusPerNode = 0; ///< that the user names; 0 if not
   std::map<std::string, std::string> files; ///< texts of files beside the script, by name
 };
 

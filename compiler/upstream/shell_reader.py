@@ -29,6 +29,7 @@ import subprocess
 import sys
 
 BRACKETS = re.compile(rb"(?<![\w$\[])\[(?=[^\s\[\]=]*\](?!\+?=))")  # in arrays, shfmt refuses words such as `[0]*3+[1]*2`
+PLACEHOLDER = re.compile(rb"(=|--[\w-]+ +)(<[A-Za-z][^<>\n|&;$`\"'\\]*[^<>\s]>)(?!\S)")  # `<path>` that the user replaces
 TREE_MAX, MEMORY_MAX, SECONDS_MAX, DEPTH_MAX, TEXT_MAX, SHOWN_MAX, VARIABLES_MAX = 64 << 20, 2 << 30, 50, 5000, 1 << 20, 200, 2_000_000
 # Variables that exist although no script sets them.
 ENVIRONMENT = re.compile(r"HOME|USER|LOGNAME|PWD|OLDPWD|HOSTNAME|SHELL|PATH|UID|EUID|PPID|S?RANDOM|SECONDS|LINENO|IFS|OSTYPE|REPLY|OPTARG|"
@@ -48,6 +49,9 @@ FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*", re.A)
 # Texts that a shell would expand further, and lists of numbers or flags, which it would not.
 PATTERN, LIST, BRACES, TILDE = (re.compile(text) for text in (r"[*?\[]", r"--.*|[0-9\[(][0-9\[\]*+()., ]*", r"\{[^}]*(,|\.\.)[^}]*\}", "(^|[:=])~"))
 MARK_BEGIN, MARKS_MAX, MARK = 0xF0000, 120_000, re.compile("[\U000f0000-\U0010ffff]")
+# Escapes of `$'...'`, and others, which only a shell reads.
+ESCAPED = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+UNESCAPE, ESCAPE = re.compile(r"""\\([nt\\'"])"""), re.compile(r"""(?<!\\)(\\\\)*\\[^nt\\'"]""")
 ASSIGNS, LINE = re.compile(rb"\+\+|--|(<<|>>|[-+*/%&|^])?=(?!=)"), re.compile(rb"[^\n]*")  # operators of arithmetic; a line
 BY_NAME = re.compile(r"(printf\s+-v\s+\S*|(let|(read|mapfile|readarray)(\s+-[arseEt]+)*(\s+\w+)*|getopts\s+\S+)\s+[\"']?)\$")  # of a variable with an unknown name
 SETTERS = re.compile(r"(read|mapfile|readarray|getopts|printf\s+-v)\s")  # builtins that set variables
@@ -90,7 +94,7 @@ def with_document(node):
 
 def parse(source, shfmt):
     """The syntax tree of shfmt, with places in bytes."""
-    source = re.sub(BRACKETS, b"%", source)
+    source = PLACEHOLDER.sub(lambda one: one[1] + b"%" * len(one[2]), re.sub(BRACKETS, b"%", source))
     try:
         done = subprocess.run([shfmt, "--to-json", "-ln", "bash"], input=source, capture_output=True, timeout=SECONDS_MAX, check=False)
     except subprocess.TimeoutExpired:
@@ -288,7 +292,7 @@ class Reader:
     def pieces(self, word, quoted=False):
         """The pieces of a word after expansion: text, or None before a new field; whether it is quoted; the place of an element."""
         bare = "".join(self.string(part) for part in word.get("Parts", ()) if part["Type"] == "Lit" and not quoted)
-        if TILDE.search(bare) or BRACES.search(bare) or self.is_pattern(bare):
+        if "<" in bare or TILDE.search(bare) or BRACES.search(bare) or self.is_pattern(bare):
             yield self.mark(self.string(word), self.used_in(self.string(word))), True, None
             return
         for part in word.get("Parts", ()):
@@ -303,8 +307,8 @@ class Reader:
                 if whole != '"$@"' and not (whole.startswith('"${') and whole.endswith('[@]}"') and "$" not in whole[3:]):
                     yield "", True, None
                 yield from self.pieces(part, True)
-            elif kind == "SglQuoted" and not ("Dollar" in part and "\\" in whole):
-                yield whole.lstrip("$")[1:-1], True, None
+            elif kind == "SglQuoted" and not ("Dollar" in part and ESCAPE.search(whole)):
+                yield UNESCAPE.sub(lambda one: ESCAPED[one[1]], whole[2:-1]) if "Dollar" in part else whole[1:-1], True, None
             elif kind == "ParamExp":
                 yield from self.parameter(part, whole, quoted)
             else:
