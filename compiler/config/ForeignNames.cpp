@@ -73,9 +73,6 @@ constexpr char kSplit[] =
     "write the shares of training, validation and test, as in 'dataset.split = \"95,5,0\"'";
 constexpr char kDataRanks[] =
     "remove it: the data-parallel size is the number of GPUs / (tensor * pipeline * context)";
-constexpr char kGathered[] =
-    "write 'ddp.data_parallel_sharding_strategy = optim_grads_params' to shard weights between "
-    "their uses, 'optim_grads' to keep them";
 constexpr char kTokenized[] =
     "give the folder to 'shardc data tokenize --tokenizer', which writes tokens before the run";
 constexpr char kPreset[] = "write 'mixed_precision = bf16_mixed', or another preset";

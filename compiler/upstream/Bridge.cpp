@@ -285,6 +285,7 @@ bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
     freezeRange_ = value.range;
     return true;
   }
+  addsEod_ |= path == "tokenizer.tokenizer_type" && value.text == "NullTokenizer";
   bool isTokenizer = path == "tokenizer.tokenizer_model" || path == "tokenizer.tokenizer_type";
   if (isTokenizer && value.isWord() && !llvm::StringRef(value.text).startswith("Null"))
     tokenizer_ = value;
@@ -372,7 +373,7 @@ void BridgeSettings::finish() {
   if (isComplete_ && recipe_.has(Opt::DatasetBlend))
     recipe_.clear(Opt::DatasetDataPath);
   if (!recipe_.has(Opt::ModelVocabSize) && tokenizerVocab_)
-    recipe_.set(Opt::ModelVocabSize, Value::ofInt(*tokenizerVocab_), {});
+    recipe_.set(Opt::ModelVocabSize, Value::ofInt(*tokenizerVocab_ + (addsEod_ ? 1 : 0)), {});
   recipe_.askVocabulary(tokenizer_);
   bool isFsdp = recipe_.isOn(Opt::DistUseMegatronFsdp) || recipe_.isOn(Opt::DdpUseMegatronFsdp);
   if (!isFsdp && (recipe_.isOn(Opt::CommOverlapDeferEmbeddingWgradCompute) ||

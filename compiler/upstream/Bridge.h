@@ -54,6 +54,7 @@ private:
   bool isComplete_;
   Tree tokenizer_; ///< name of the tokenizer; none if not given
   std::optional<int64_t> tokenizerVocab_;
+  bool addsEod_ = false; ///< the tokenizer has a token more than its size
   bool freezesModel_ = false;
   std::optional<bool> freezesMtp_; ///< empty if the model's class has no switch for it
   SourceRange freezeRange_;

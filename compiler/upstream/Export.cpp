@@ -258,8 +258,12 @@ private:
         words.push_back(megatronText(element, {ValueType::String}));
       add("--data-path", std::move(words));
     }
-    if (!config_.has(Opt::DatasetTokenizerType))
+    const bool isUnset = !config_.has(Opt::DatasetTokenizerType);
+    if (isUnset)
       add("--tokenizer-type", {"NullTokenizer"});
+    const bool addsEod = isUnset || config_.getString(Opt::DatasetTokenizerType) == "NullTokenizer";
+    if (int64_t size = config_.getIntOr(Opt::ModelVocabSize, 0); size > 0)
+      add("--vocab-size", {std::to_string(size - (addsEod ? 1 : 0))});
   }
 
   // --- the script ---

@@ -57,6 +57,14 @@ void completeVirtualStages(RecipeBuilder &recipe, const MegatronFacts &facts) {
                {});
 }
 
+void completeNullTokenizer(RecipeBuilder &recipe, const MegatronFacts &facts) {
+  if (!facts.addsEod || !recipe.has(Opt::ModelVocabSize))
+    return;
+  const SourceRange range = recipe.range(Opt::ModelVocabSize);
+  recipe.set(Opt::ModelVocabSize, Value::ofInt(recipe.getInt(Opt::ModelVocabSize) + 1), range);
+  recipe.meant("NullTokenizer has one token more, which ends documents", range);
+}
+
 /// Uses the padded vocabulary size if the input does not determine the size otherwise.
 void completePaddedVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
   bool isOpen = !recipe.has(Opt::ModelVocabSize) && !recipe.isDoubted(Opt::ModelVocabSize);
@@ -151,6 +159,7 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   completeQueryGroups(recipe, facts);
   completePositions(recipe, facts);
   completeVirtualStages(recipe, facts);
+  completeNullTokenizer(recipe, facts);
   completePaddedVocabulary(recipe, facts);
   completeRecomputation(recipe, facts);
   completeYarn(recipe, facts.isWhole);

@@ -17,6 +17,7 @@ struct MegatronFacts {
   std::optional<SourceRange> recomputesLayers; ///< location of --checkpoint-activations
   int64_t layersPerVirtualStage = 0;           ///< 0 if not given
   Tree paddedVocab;                            ///< value of --padded-vocab-size; none if not given
+  bool addsEod = false; ///< NullTokenizer has a token more than the flag says
   Tree tokenizer; ///< determines the vocabulary size; none if not given
 };
 

@@ -614,6 +614,7 @@ private:
     }
     bool isTokenizer =
         flag == "--tokenizer-model" || flag == "--vocab-file" || flag == "--tokenizer-type";
+    facts.addsEod |= isTokenizer && !values.empty() && values.front().text == "NullTokenizer";
     if (isTokenizer && !values.empty() && !llvm::StringRef(values.front().text).startswith("Null"))
       facts.tokenizer = *makeText(values.front().text, range);
     return false;
