@@ -154,7 +154,7 @@ void addSft(cli::Command &data, int &status, bool isPairs) {
                                        "conversations, or with prompts and completions");
   command
       .option("inputs", options->inputs,
-              "files of JSON lines or of a JSON array, also packed (.gz, .zst), or of Parquet")
+              "files of JSON lines or of a JSON array, also packed (.gz, .zst), of CSV, or of Parquet")
       .required();
   command
       .option("--tokenizer", options->options.tokenizer, "folder of a tokenizer, or tokenizer.json")
