@@ -96,6 +96,12 @@ nlohmann::json targetsOf(const HfConfig &config, const std::vector<std::string> 
 Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector<HfParam> &params,
                 Element type, std::vector<SafeTensorSource> &tensors,
                 std::set<std::string> &words) {
+  struct Whole {
+    std::vector<float> values;
+    Shape shape;
+    bool isVocab = false;
+  };
+  std::map<std::string, Whole> wholes; // several parameters may be rows of one tensor
   for (const HfParam &param : params) {
     std::optional<Shape> shape = in.shapeOf(param.name);
     if (!shape || param.isOnlyWritten)
@@ -109,26 +115,38 @@ Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector
       cut[0] = std::min(cut[0], config.vocab);
     ASSIGN_OR_RETURN(std::vector<float> values, readAll(in, param.name, cut));
     const int64_t width = cut[0] > 0 ? std::ssize(values) / cut[0] : 0;
-    std::map<std::string, std::vector<float>> parts;
+    const bool isTable = config.isTied && param.name == kEmbedding;
+    if (param.isFilter)
+      cut.insert(cut.begin() + 1, 1);
     for (const HfSegment &part : param.segments) {
       const int64_t rows = part.rows < 0 ? cut[0] : part.rows;
-      std::vector<float> &own = parts[part.hf];
-      own.resize(std::max(own.size(),
-                          static_cast<size_t>((part.hfRow + (rows - 1) * part.step + 1) * width)));
+      for (const HfParam &other : params)
+        if (!other.isOnlyWritten && !other.isOptional && !in.shapeOf(other.name) &&
+            std::ranges::find(other.segments, part.hf, &HfSegment::hf) != other.segments.end())
+          return cannotConvert("'{}' is trained whole and '{}' is not; PEFT's format has both in "
+                               "'{}'; 'shardc ckpt merge' takes them",
+                               param.name, other.name, part.hf);
+      Whole &whole = wholes[part.hf];
+      whole.shape = cut, whole.isVocab = param.isVocab;
+      whole.values.resize(
+          std::max(whole.values.size(),
+                   static_cast<size_t>((part.hfRow + (rows - 1) * part.step + 1) * width)));
+      whole.shape[0] = width > 0 ? std::ssize(whole.values) / width : 0;
       for (int64_t i = 0; i < rows; ++i)
         std::copy_n(values.begin() + (part.row + i) * width, width,
-                    own.begin() + (part.hfRow + i * part.step) * width);
+                    whole.values.begin() + (part.hfRow + i * part.step) * width);
     }
-    if (config.isTied && param.name == kEmbedding)
-      parts[std::string(hfTensors(config.arch, "output_layer").front()) + ".weight"] = values;
-    for (auto &[stored, own] : parts) {
-      const std::string name = PeftFolder::moduleName(stored);
-      cut[0] = width > 0 ? std::ssize(own) / width : 0;
-      tensors.push_back(tensorOf(kPeftPrefix + peftPath(config, name), type, cut, std::move(own)));
-      // PEFT compares ends of paths, and other paths may end with a norm's name.
-      const std::string path = peftPath(config, moduleOf(name));
-      words.insert(param.isVocab ? lastWordOf(path) : path);
-    }
+    if (isTable)
+      wholes[std::string(hfTensors(config.arch, "output_layer").front()) + ".weight"] = {
+          std::move(values), cut, true};
+  }
+  for (auto &[stored, whole] : wholes) {
+    const std::string name = PeftFolder::moduleName(stored);
+    tensors.push_back(tensorOf(kPeftPrefix + peftPath(config, name), type, whole.shape,
+                               std::move(whole.values)));
+    // PEFT compares ends of paths, and other paths may end with a norm's name.
+    const std::string path = peftPath(config, moduleOf(name));
+    words.insert(whole.isVocab ? lastWordOf(path) : path);
   }
   return Status::ok();
 }
@@ -571,6 +589,8 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
     if (!param.isTransposed && !param.isVocab) {
       Shape shape;
       ASSIGN_OR_RETURN(std::vector<float> values, wholeOf(folder, param, shape));
+      if (param.isFilter && shape.size() == 3 && shape[1] == 1)
+        shape.erase(shape.begin() + 1);
       if (!values.empty())
         save(param.name, shape, std::move(values));
     }
@@ -582,7 +602,8 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
     options.emit(makeReport(report::AdapterScales, in, listed({scaled.begin(), scaled.end()})));
   std::vector<HfModelFile> files;
   ASSIGN_OR_RETURN(files, hfFilesIn(options.configFolder));
-  if (wasTied && !config.isTied)
+  settings.isUntied = wasTied && !config.isTied;
+  if (settings.isUntied)
     untie(files);
   constexpr int64_t kPieceBytes = int64_t{64} << 20;
   return runJobs(out, std::move(jobs), kPieceBytes, options.progress, {}, [&](RankWriter &writer) {
