@@ -27,9 +27,6 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr const char *kEmbedding = "embedding.word_embeddings.weight",
-                     *kOutput = "output_layer.weight";
-
 /// The config.json in a folder, or without a folder the one in the checkpoint.
 Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &folder) {
   std::string text, path;
@@ -52,7 +49,7 @@ Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &fol
 Result<HfConfig> configOfTrained(const ParamSource &trained, const PeftSettings &settings,
                                  const std::string &folder) {
   ASSIGN_OR_RETURN(HfConfig config, configOf(&trained.reader(), folder));
-  config.isTied = config.isTied && !settings.isUntied && !trained.shapeOf(kOutput);
+  config.isTied = config.isTied && !settings.isUntied && !trained.shapeOf(kOutputLayer);
   return config;
 }
 
@@ -115,7 +112,7 @@ Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector
       cut[0] = std::min(cut[0], config.vocab);
     ASSIGN_OR_RETURN(std::vector<float> values, readAll(in, param.name, cut));
     const int64_t width = cut[0] > 0 ? std::ssize(values) / cut[0] : 0;
-    const bool isTable = config.isTied && param.name == kEmbedding;
+    const bool isTable = config.isTied && param.name == kEmbeddingTable;
     if (param.isFilter)
       cut.insert(cut.begin() + 1, 1);
     for (const HfSegment &part : param.segments) {
@@ -142,8 +139,8 @@ Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector
   }
   for (auto &[stored, whole] : wholes) {
     const std::string name = PeftFolder::moduleName(stored);
-    tensors.push_back(tensorOf(kPeftPrefix + peftPath(config, name), type, whole.shape,
-                               std::move(whole.values)));
+    tensors.push_back(
+        tensorOf(kPeftPrefix + peftPath(config, name), type, whole.shape, std::move(whole.values)));
     // PEFT compares ends of paths, and other paths may end with a norm's name.
     const std::string path = peftPath(config, moduleOf(name));
     words.insert(whole.isVocab ? lastWordOf(path) : path);
@@ -326,7 +323,7 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
       {"target_modules", targetsOf(config, found.adapted, params)},
       {"target_parameters",
        found.parameters.empty() ? nlohmann::json() : nlohmann::json(found.parameters)},
-      {"ensure_weight_tying", config.isTied && saved.shapeOf(kEmbedding).has_value()},
+      {"ensure_weight_tying", config.isTied && saved.shapeOf(kEmbeddingTable).has_value()},
       {"modules_to_save", trained.empty() ? nlohmann::json() : nlohmann::json(trained)}};
   return putFolder(options.observers, out, [&](const std::string &staging) -> Status {
     RETURN_IF_ERROR(
@@ -446,12 +443,12 @@ struct Tables {
 
   /// Both tables by the parameter's name.
   std::array<std::pair<const char *, std::vector<float> *>, 2> all() {
-    return {{{kEmbedding, &embedding}, {kOutput, &output}}};
+    return {{{kEmbeddingTable, &embedding}, {kOutputLayer, &output}}};
   }
 };
 
 /// Takes the tables that the folder trains. If PEFT trains one matrix of a tied model and does not
-/// keep the model tied, the result has two matrices, and the other one is the base's.
+/// keep the model tied, the model has two matrices, and the other one is the base's.
 Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftOptions &options,
                           HfConfig &config) {
   Tables tables;
@@ -462,8 +459,8 @@ Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftO
       ASSIGN_OR_RETURN(base, HfWeights::open(options.configFolder, {}, {}));
     }
     std::vector<float> values(static_cast<size_t>(elementCount(shape).value_or(0)));
-    RETURN_IF_ERROR(base->read(config.isTied ? kEmbedding : name, Box::whole(shape), Element::F32,
-                               values.data()));
+    RETURN_IF_ERROR(base->read(config.isTied ? kEmbeddingTable : name, Box::whole(shape),
+                               Element::F32, values.data()));
     return values;
   };
   bool isWhole = false;
@@ -475,9 +472,15 @@ Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftO
                              "base with its new vocabulary first",
                              tensor->name, shapeText(tensor->shape), shapeText(shape));
       ASSIGN_OR_RETURN(*values, folder.numbersOf(*tensor));
-      isWhole = true;
-      if (!folder.saves(module) && folder.tokensOf(module).empty())
+      if (!folder.saves(module) && folder.tokensOf(module).empty()) { // PEFT does not train it
+        Result<std::vector<float>> own = ofBase(name); // the folder may have only config.json
+        if (own.isOk() && *values == *own) {
+          values->clear();
+          continue;
+        }
         options.emit(makeReport(report::AdapterOnlyStored, in, lastWordOf(module)));
+      }
+      isWhole = true;
     } else if (const SafeTensor *rows = folder.take(module + kPeftTokens)) {
       std::vector<int64_t> tokens = folder.tokensOf(module);
       if (rows->shape != Shape{std::ssize(tokens), config.hidden} ||
@@ -509,11 +512,7 @@ Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftO
         "of type '{}' have one{}",
         in, infoOf(config.arch).modelType,
         config.arch == HfArch::Gpt2 ? "" : "; PEFT keeps one with 'ensure_weight_tying'");
-  for (auto [name, values] : tables.all())
-    if (values->empty()) {
-      ASSIGN_OR_RETURN(*values, ofBase(name));
-    }
-  config.isTied = false;
+  config.isTied = false; // a matrix that is not trained stays the base's
   options.emit(makeReport(report::HfUntied, options.configFolder));
   return tables;
 }
@@ -691,9 +690,7 @@ Status readMerged(const ParamSource &adapters, const ParamSource &base,
     Box own = clearPadding(box, (*trained)[0], Element::F32, rows.data());
     return own.isEmpty() ? Status::ok() : adapters.read(name, own, Element::F32, rows.data());
   }
-  // A tied base has an output layer that is its embedding.
-  RETURN_IF_ERROR(
-      base.read(base.shapeOf(name) ? name : kEmbedding, box, Element::F32, rows.data()));
+  RETURN_IF_ERROR(base.read(base.tensorOf(name), box, Element::F32, rows.data()));
   if (linear != nullptr && name == linear->name) {
     if (!delta) {
       ASSIGN_OR_RETURN(delta, deltaOf(adapters, *linear, settings));
@@ -732,11 +729,11 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
   }
   std::vector<ConvertJob> jobs;
   std::vector<std::string> names = base.names();
-  const bool unties = !config.isTied && !base.shapeOf(kOutput);
+  const bool unties = !config.isTied && !base.shapeOf(kOutputLayer);
   if (unties)
-    names.push_back(kOutput);
+    names.push_back(kOutputLayer);
   for (const std::string &name : names) {
-    const std::string ofBase = base.shapeOf(name) ? name : kEmbedding; // an output layer is tied
+    const std::string ofBase = base.tensorOf(name);
     std::optional<Shape> shape = base.shapeOf(ofBase);
     if (!shape)
       return cannotConvert("'{}' has no weight '{}'", baseFolder, ofBase);
@@ -749,7 +746,7 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
       return cannotConvert("'{}' is {} in '{}'; its adapter is for {}", name, shapeText(*shape),
                            baseFolder, shapeText(Shape{linear->rows, linear->aShape[1]}));
     if (std::optional<Shape> own = adapters.shapeOf(name); // vocabularies may be padded
-        own && *own != *shape && name != kEmbedding && name != kOutput)
+        own && *own != *shape && name != kEmbeddingTable && name != kOutputLayer)
       return cannotConvert("'{}' is {} in '{}'; the trained one is {}", name, shapeText(*shape),
                            baseFolder, shapeText(*own));
     if (linear != nullptr)

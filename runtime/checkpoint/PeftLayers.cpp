@@ -254,14 +254,15 @@ Result<PeftSettings> readPeftSettings(const CheckpointReader &reader) {
 
 std::string peftSettingsText(const PeftSettings &settings) {
   auto json = [](const auto &value) { return toText(nlohmann::json(value)); };
-  return fmt::format("peft:\n  scheme: {}\n  rank: {}\n  alpha: {}\n  dropout: {}\n  rslora: {}\n"
-                     "  lora_bias: {}\n"
-                     "  targets: {}\n  target_alphas: {}\n  modules_to_save: {}\n"
-                     "  base_model_name_or_path: {}\n",
-                     json(settings.scheme), settings.rank, json(settings.alpha),
-                     json(settings.dropout), settings.isRslora, settings.hasBiases,
-                     json(settings.targets), json(settings.targetAlphas),
-                     json(settings.modulesToSave), json(settings.base));
+  return fmt::format(
+      "{}peft:\n  scheme: {}\n  rank: {}\n  alpha: {}\n  dropout: {}\n  rslora: {}\n"
+      "  lora_bias: {}\n"
+      "  targets: {}\n  target_alphas: {}\n  modules_to_save: {}\n"
+      "  base_model_name_or_path: {}\n",
+      settings.isUntied ? "model:\n  share_embeddings_and_output_weights: false\n" : "",
+      json(settings.scheme), settings.rank, json(settings.alpha), json(settings.dropout),
+      settings.isRslora, settings.hasBiases, json(settings.targets), json(settings.targetAlphas),
+      json(settings.modulesToSave), json(settings.base));
 }
 
 std::string peftBaseOf(const CheckpointReader &reader) {

@@ -125,8 +125,7 @@ private:
   Result<bool> read(Sent &sent) {
     for (; file_ < paths_.size(); ++file_) {
       sent = {file_, {}, {}};
-      ASSIGN_OR_RETURN(bool isMore,
-                       isTable(paths_[file_]) ? readTable(sent) : readLines(sent));
+      ASSIGN_OR_RETURN(bool isMore, isTable(paths_[file_]) ? readTable(sent) : readLines(sent));
       if (isMore)
         return true;
     }

@@ -73,6 +73,8 @@ CASES = {
     "saved_norm": ("llama", {}, {"target_modules": QV, "modules_to_save": ["model.norm"]}),
     "saved_norms": ("llama", {}, {"target_modules": QV, "modules_to_save": ["input_layernorm"]}),
     "saved_latent_norms": ("deepseek_v3", LATENT, {"target_modules": ["o_proj"], "modules_to_save": ["norm", "kv_a_layernorm"]}),
+    "saved_qk_norms": ("qwen3", {}, {"target_modules": QV, "modules_to_save": ["norm"]}),
+    "saved_mixer": ("nemotron_h", HYBRID, {"target_modules": QV, "modules_to_save": ["layers.0.mixer"]}),
     "saved_gate_and_up": ("llama", {}, {"target_modules": QV, "modules_to_save": ["gate_proj", "up_proj"]}),
     "stored_tables": ("llama", {}, {"target_modules": QV}, "", {"save_embedding_layers": True}),
     "nemotron_h": ("nemotron_h", HYBRID, {"target_modules": QV, "modules_to_save": ["norm_f"]}),

@@ -73,7 +73,8 @@ def check_again(name, folder):
 def check_printed(name, case, folder, text):
     """A run with the printed recipe begins, and refuses to leave out a part."""
     printed = text[text.index("  peft ") :]
-    (folder / "printed.recipe").write_text("recipe printed {\n" + printed[: printed.index("}") + 1] + "\n}\n")
+    more = "".join(re.findall(r"^  model\.\S+ = \S+\n", printed, re.M))
+    (folder / "printed.recipe").write_text("recipe printed {\n" + printed[: printed.index("}") + 1] + "\n" + more + "}\n")
     call("shardc", "import", "hf", folder / "base", "-o", folder / "base.recipe")
     (folder / "host.recipe").write_text(
         "recipe host { cluster { gpu = host nodes = 1 gpus_per_node = 1 } dataset synthetic {} optimizer adam { lr = 1e-3 }\n"
