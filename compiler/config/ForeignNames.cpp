@@ -138,19 +138,17 @@ struct ForeignTables {
   llvm::StringMap<size_t> byName, bySection;
 
   ForeignTables() {
-#define FOREIGN(name, program, option) add(name, program, Opt::option);
-#define FOREIGN_OTHER(names, program, advice) addAll(names, program, advice);
-#define FOREIGN_SECTION(name, program, section) addSection(name, program, Section::section);
+    using enum Opt;
+    llvm::StringRef program;
+#define FOREIGN_PROGRAM(name) program = name;
+#define FOREIGN(names, what)                                                                       \
+  for (llvm::StringRef name : llvm::split(names, ' '))                                             \
+    add(name, program, what);
 #include "compiler/config/ForeignNames.def"
     for (const ModelField &field : kModelFields)
       if (std::optional<Opt> opt = findOption(("model." + field.option).str()))
         addUnlessOwn(field.field, "Hugging Face", *opt);
     addFlags();
-  }
-
-  void addAll(llvm::StringRef names, llvm::StringRef program, const char *advice) {
-    for (llvm::StringRef name : llvm::split(names, ' '))
-      add(name, program, {}, advice);
   }
 
   void addFlags() {
@@ -193,7 +191,11 @@ struct ForeignTables {
       names.push_back({name.str(), program, opt, std::nullopt, std::move(advice)});
   }
 
-  void addSection(llvm::StringRef name, llvm::StringRef program, Section section) {
+  void add(llvm::StringRef name, llvm::StringRef program, const char *advice) {
+    add(name, program, std::nullopt, advice);
+  }
+
+  void add(llvm::StringRef name, llvm::StringRef program, Section section) {
     bySection.try_emplace(name, names.size());
     names.push_back({name.str(), program, std::nullopt, section, {}});
   }

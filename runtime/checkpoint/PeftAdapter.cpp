@@ -16,12 +16,12 @@
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/HfArguments.h"
 #include "runtime/checkpoint/HfConvert.h"
-#include "runtime/checkpoint/HfDerive.h"
 #include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/ParamSource.h"
 #include "runtime/checkpoint/PeftFolder.h"
 #include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/checkpoint/Reading.h"
+#include "runtime/checkpoint/RunOptions.h"
 #include "runtime/checkpoint/SafeTensors.h"
 
 namespace shardc::checkpoint {
