@@ -184,6 +184,33 @@ std::vector<PeftLinear> peftLinears(const HfConfig &config, const std::vector<Hf
   return linears;
 }
 
+Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &folder) {
+  std::string text, path;
+  if (!folder.empty()) {
+    path = folder + "/config.json";
+    ASSIGN_OR_RETURN(text, UntrustedFolder::readIn(folder, "config.json", kHfConfigBytesMax));
+  } else {
+    ASSIGN_OR_RETURN(std::vector<HfModelFile> files, hfFilesOf(*reader));
+    auto found = std::ranges::find(files, "config.json", &HfModelFile::name);
+    if (found == files.end())
+      return cannotConvert("'{}' keeps no config.json of its base model; name the model's folder "
+                           "with --config",
+                           reader->folder());
+    path = reader->folder() + "/config.json", text = found->contents;
+  }
+  return parseHfConfig(text, path, {{}, folder.empty()});
+}
+
+Result<std::vector<float>> readAll(const ParamSource &from, const std::string &name,
+                                   const Shape &shape) {
+  std::vector<float> values(static_cast<size_t>(elementCount(shape).value_or(0)));
+  RETURN_IF_ERROR(from.read(name, Box::whole(shape), Element::F32, values.data()));
+  if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
+    return cannotConvert("'{}' of '{}' has numbers that are not finite", name,
+                         from.reader().folder());
+  return values;
+}
+
 Result<PeftSettings> readPeftSettings(const CheckpointReader &reader) {
   std::string text;
   if (reader.files().has(kRunConfigFile)) {

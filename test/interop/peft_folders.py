@@ -102,7 +102,9 @@ CASES = {
     "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3, "block_auto_adjust_ff_dim": False}, {"target_modules": ["in_proj", "out_proj", "q_proj"]}),
     "shared_experts": ("deepseek_v3", LATENT, {"target_modules": ["o_proj"], "target_parameters": ["shared_experts.up_proj.weight", "layers.0.mlp.up_proj.weight"]}),
     "tables": ("llama", {}, {"target_modules": ["q_proj", "embed_tokens", "lm_head"]}, "adapters of the embedding or of the output layer"),
-    "router": ("qwen3_moe", EXPERTS, {"target_modules": ["q_proj"], "target_parameters": ["gate.weight"]}, "of no layer that adapters can be for"),
+    "router": ("qwen3_moe", EXPERTS, {"target_modules": ["q_proj"], "target_parameters": ["gate.weight"]}),
+    "router_latent": ("deepseek_v3", LATENT, {"target_modules": ["o_proj"], "target_parameters": ["gate.weight"]}),
+    "mixer": ("nemotron_h", HYBRID, {"target_modules": ["q_proj", "in_proj"]}),
     "gpt2_ensured": ("gpt2", {}, {"target_modules": ["c_attn"], "modules_to_save": ["wte"], "ensure_weight_tying": True}, "models of type 'gpt2' have one"),
     "gpt2_tied": ("gpt2", {}, {"target_modules": ["c_attn"], "modules_to_save": ["wte"]}, "makes two matrices of the tied embedding"),
 }
