@@ -110,7 +110,7 @@ Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector
           std::move(values), cut, true};
   }
   for (auto &[stored, whole] : wholes) {
-    const std::string name = PeftFolder::moduleName(stored);
+    const std::string name = moduleName(config, stored);
     tensors.push_back(
         tensorOf(kPeftPrefix + peftPath(config, name), type, whole.shape, std::move(whole.values)));
     // PEFT compares ends of paths, and other paths may end with a norm's name.
@@ -224,14 +224,15 @@ Status addLinear(const ParamSource &saved, const PeftSettings &settings, const H
     // The adapter of a joined layer may be only on some of its modules.
     if (module.slice < 0)
       continue;
-    const std::string path = peftPath(config, module.name), parameter = path + ".weight";
+    const std::string name = module.slab < 0 ? module.name : stackName(config, module);
+    const std::string path = peftPath(config, name), parameter = path + ".weight";
     const bool isOne = isParameter(config, settings, module);
     if (module.alpha != settings.alpha)
       out.alphas[isOne ? parameter : path] = alphaJson(module.alpha);
     if (module.slab >= 0) {
       bool isSwapped = config.layout == HfLayout::Stacked; // see PeftFolder::foundOf
       std::vector<float> rows = rowsOf(module, b, rank);
-      Stack &stack = out.stacks[module.name];
+      Stack &stack = out.stacks[name];
       stack.rank = rank, stack.rows = isSwapped ? columns : module.rows;
       stack.columns = isSwapped ? module.rows : columns;
       stack.set(module.slab, config.experts, isSwapped ? transposed(rows, rank) : a,
@@ -239,9 +240,9 @@ Status addLinear(const ParamSource &saved, const PeftSettings &settings, const H
       continue;
     }
     auto first = a.begin() + module.slice * rank * columns;
-    const std::string name = kPeftPrefix + path;
     auto add = [&](const char *end, Shape shape, std::vector<float> values) {
-      out.tensors.push_back(tensorOf(name + end, type, std::move(shape), std::move(values)));
+      out.tensors.push_back(
+          tensorOf(kPeftPrefix + path + end, type, std::move(shape), std::move(values)));
     };
     add(".lora_A.weight", {rank, columns}, {first, first + rank * columns});
     add(".lora_B.weight", {module.rows, rank}, rowsOf(module, b, rank));

@@ -217,16 +217,22 @@ Status PeftFolder::check(const ReportSink &emit) const {
                        kPeftConfigFile, shownHfValue(init));
 }
 
-std::string PeftFolder::moduleName(const std::string &name) {
+std::string moduleName(const HfConfig &config, const std::string &name) {
   constexpr std::string_view kStored = ".block_sparse_moe.", kModule = ".mlp.";
-  size_t at = name.find(kStored);
-  return at == name.npos ? name : std::string(name).replace(at, kStored.size(), kModule);
+  std::string loaded = loadedHfName(config.arch, name);
+  const bool keepsName = config.arch == HfArch::GraniteMoe || config.arch == HfArch::GraniteHybrid;
+  size_t at = keepsName ? name.npos : loaded.find(kStored);
+  return at == name.npos ? loaded : loaded.replace(at, kStored.size(), kModule);
+}
+
+std::string stackName(const HfConfig &config, const PeftModule &module) {
+  return moduleOf(moduleName(config, module.name + ".weight"));
 }
 
 const SafeTensor *PeftFolder::find(const std::string &name) const {
   auto found = plain_.find(name);
   if (found == plain_.end())
-    found = plain_.find(moduleName(name));
+    found = plain_.find(moduleName(model_, name));
   return found != plain_.end() ? found->second : nullptr;
 }
 
@@ -249,11 +255,12 @@ PeftFolder::Found PeftFolder::foundOf(const PeftModule &module) const {
   if (module.slab < 0)
     return take(module.name, "") ? found : Found();
   constexpr int kDeepest = 4;
-  const size_t dot = std::min(module.name.rfind('.'), module.name.size());
-  std::string stem = module.name.substr(0, dot);
+  const std::string name = stackName(model_, module);
+  const size_t dot = std::min(name.rfind('.'), name.size());
+  std::string stem = name.substr(0, dot);
   found.isSwapped = model_.layout == HfLayout::Stacked;
   for (int depth = 0; depth < kDeepest; ++depth, stem += ".base_layer") {
-    if (!take(stem, module.name.substr(dot)))
+    if (!take(stem, name.substr(dot)))
       continue;
     int64_t rows = found.b->shape[0], columns = found.a->shape[1];
     if (found.isSwapped)

@@ -104,6 +104,8 @@ CASES = {
     "tables": ("llama", {}, {"target_modules": ["q_proj", "embed_tokens", "lm_head"]}, "adapters of the embedding or of the output layer"),
     "router": ("qwen3_moe", EXPERTS, {"target_modules": ["q_proj"], "target_parameters": ["gate.weight"]}),
     "router_latent": ("deepseek_v3", LATENT, {"target_modules": ["o_proj"], "target_parameters": ["gate.weight"]}),
+    "granite_experts": ("granitemoe", LOCAL, {"target_modules": QV, "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}),
+    "granite_router": ("granitemoe", LOCAL, {"target_modules": QV, "modules_to_save": ["router"]}),
     "mixer": ("nemotron_h", HYBRID, {"target_modules": ["q_proj", "in_proj"]}),
     "gpt2_ensured": ("gpt2", {}, {"target_modules": ["c_attn"], "modules_to_save": ["wte"], "ensure_weight_tying": True}, "models of type 'gpt2' have one"),
     "gpt2_tied": ("gpt2", {}, {"target_modules": ["c_attn"], "modules_to_save": ["wte"]}, "makes two matrices of the tied embedding"),
