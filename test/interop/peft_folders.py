@@ -77,6 +77,7 @@ CASES = {
     "saved_mixer": ("nemotron_h", HYBRID, {"target_modules": QV, "modules_to_save": ["layers.0.mixer"]}),
     "saved_gate_and_up": ("llama", {}, {"target_modules": QV, "modules_to_save": ["gate_proj", "up_proj"]}),
     "stored_tables": ("llama", {}, {"target_modules": QV}, "", {"save_embedding_layers": True}),
+    "stored_saved": ("llama", {}, {"target_modules": QV, "modules_to_save": ["embed_tokens"]}, "", {"save_embedding_layers": True}),
     "nemotron_h": ("nemotron_h", HYBRID, {"target_modules": QV, "modules_to_save": ["norm_f"]}),
     "saved_layers": ("llama", {}, {"target_modules": QV, "modules_to_save": ["mlp", "o_proj"]}),
     "saved_router": ("mixtral", LOCAL, {"target_modules": QV, "modules_to_save": ["gate"]}),
