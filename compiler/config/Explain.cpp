@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compiler/basic/Format.h"
+#include "compiler/basic/Markdown.h"
 #include "compiler/basic/Utf8.h"
 #include "compiler/config/Effect.h"
 #include "compiler/config/Evaluate.h"
@@ -125,43 +126,19 @@ bool shareNumber(llvm::StringRef a, llvm::StringRef b) {
                       [&](llvm::StringRef number) { return llvm::is_contained(right, number); });
 }
 
-std::string deviationReference() {
-  std::string out = "| upstream | does | shardc | because |\n|---|---|---|---|\n";
-  for (const Deviation &row : deviations())
-    out += fmt::format("| {} | {} | {} | {} |\n", row.upstream, row.theirs, row.ours, row.reason);
-  return out;
-}
-
-std::string undecidedReference() {
-  std::string out = "| upstream | because |\n|---|---|\n";
-#define UNDECIDED(upstream, why) out += fmt::format("| {} | {} |\n", upstream, why);
-#include "compiler/config/Undecided.def"
-  return out;
-}
-
-std::string orDash(llvm::StringRef text) { return text.empty() ? "-" : text.str(); }
-
 /// The table of values that each model family sets.
-std::string familyReference() {
-  std::string out =
-      "| family | sets |\n|---|---|\n| `gpt` | nothing: the table's defaults apply |\n";
+void addFamilies(Tables &tables) {
+  tables.begin("family | sets");
+  tables.row("`gpt`", "nothing: the table's defaults apply");
   llvm::ArrayRef<KindRow<ModelFamily>> rows = familyRows();
-  for (const auto *row = rows.begin(); row != rows.end(); ++row) {
-    bool isFirst = row == rows.begin() || row[-1].kind != row->kind;
-    bool isLast = row + 1 == rows.end() || row[1].kind != row->kind;
-    out += isFirst ? fmt::format("| `{}` | ", spelling(row->kind)) : ", ";
-    out += fmt::format("`{} = {}`", info(row->opt).name, row->text.str());
-    out += isLast ? " |\n" : "";
+  for (const auto *row = rows.begin(); row != rows.end();) {
+    const ModelFamily family = row->kind;
+    std::string sets;
+    for (; row != rows.end() && row->kind == family; ++row)
+      sets += fmt::format("{}`{} = {}`", sets.empty() ? "" : ", ", info(row->opt).name,
+                          row->text.str());
+    tables.row(code(spelling(family)), sets);
   }
-  return out;
-}
-
-/// Escapes bars in the text of a table cell.
-std::string cell(llvm::StringRef text) {
-  std::string out;
-  for (char c : text)
-    out += c == '|' ? std::string("\\|") : std::string(1, c);
-  return out;
 }
 
 } // namespace
@@ -312,23 +289,20 @@ std::vector<llvm::StringRef> explainableNames() {
   return names;
 }
 
-/// The options of a section that have a status, as a table; empty if there are none.
-std::string sectionReference(const SectionInfo &section, OptionStatus status) {
-  std::string rows;
+/// Adds a table of the options of a section that have a status, if there are any.
+static void addOptions(Tables &tables, const SectionInfo &section, OptionStatus status) {
+  bool isFirst = true;
   for (const OptionInfo &option : options()) {
     if (option.section != section.section || option.status != status)
       continue;
+    if (std::exchange(isFirst, false))
+      tables.section(fmt::format("### {}\n\n{}.", section.name, section.doc),
+                     "option | takes | default | Megatron-LM | | effect");
     std::string limit = describeConstraint(option);
     std::string takes = describeType(option.type) + (limit.empty() ? "" : "; " + limit);
-    rows += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", option.name, cell(takes),
-                        orDash(option.defaultText), orDash(option.flag), cell(option.doc),
-                        orDash(effectOf(option)));
+    tables.row(code(option.name), markedCell(takes), orDash(option.defaultText),
+               orDash(option.flag), markedCell(option.doc), orDash(effectOf(option)));
   }
-  if (rows.empty())
-    return {};
-  return fmt::format("\n### {}\n\n{}.\n\n| option | takes | default | Megatron-LM | | effect |\n"
-                     "|---|---|---|---|---|---|\n{}",
-                     section.name, section.doc, rows);
 }
 
 std::vector<std::string> optionReference() {
@@ -341,44 +315,48 @@ std::vector<std::string> optionReference() {
                              {OptionStatus::Planned, "Planned", 168},
                              {OptionStatus::NotExecuted, "Not executed", 0},
                              {OptionStatus::CheckedOnly, "Checked", 407}};
-  std::vector<std::string> tables = {
-      "| status | options | formerly, when options that change training were ignored |\n"
-      "|---|--:|--:|\n"};
+  Tables tables;
+  tables.begin("status | options > | formerly, when options that change training were ignored >");
   for (const Part &part : kParts) {
     auto count = llvm::count_if(
         options(), [&](const OptionInfo &option) { return option.status == part.status; });
     std::string anchor = llvm::StringRef(part.title).lower();
     std::replace(anchor.begin(), anchor.end(), ' ', '-');
-    tables[0] += fmt::format("| [{}](#{}) | {} | {} |\n", part.title, anchor, count, part.before);
-    std::string &body = tables.emplace_back();
-    for (const SectionInfo &section : sections())
-      body += sectionReference(section, part.status);
+    tables.row(fmt::format("[{}](#{})", part.title, anchor), count, part.before);
   }
-  tables.push_back(familyReference());
-  std::string &names = tables.emplace_back("| name | sets | |\n|---|---|---|\n");
+  for (const Part &part : kParts) {
+    tables.texts.emplace_back();
+    for (const SectionInfo &section : sections())
+      addOptions(tables, section, part.status);
+  }
+  addFamilies(tables);
+  tables.begin("name | sets |");
   for (const AliasInfo &alias : aliases()) {
     std::string targets;
     for (Opt target : alias.targets)
       targets += (targets.empty() ? "`" : ", `") + info(target).path.str() + "`";
-    names += fmt::format("| `{}` | {} | {} |\n", alias.path, targets, alias.doc);
+    tables.row(code(alias.path), targets, alias.doc);
   }
-  return tables;
+  return tables.texts;
 }
 
 std::vector<std::string> ruleReference() {
-  std::vector<std::string> tables;
+  Tables tables;
   for (RuleKind kind : {RuleKind::Derive, RuleKind::Adjust, RuleKind::Error, RuleKind::Unsupported,
                         RuleKind::Warning, RuleKind::Remark}) {
-    std::string &out =
-        tables.emplace_back("| rule | text | reason | upstream |\n|---|---|---|---|\n");
+    tables.begin("rule | text | reason | upstream");
     for (const RuleInfo &rule : rules())
       if (rule.kind == kind)
-        out += fmt::format("| `{}` | {} | {} | {} |\n", rule.id, cell(orDash(rule.text)),
-                           cell(rule.reason), orDash(rule.upstream));
+        tables.row(code(rule.id), markedCell(orDash(rule.text)), markedCell(rule.reason),
+                   orDash(rule.upstream));
   }
-  tables.push_back(deviationReference());
-  tables.push_back(undecidedReference());
-  return tables;
+  tables.begin("upstream | does | shardc | because");
+  for (const Deviation &row : deviations())
+    tables.row(row.upstream, row.theirs, row.ours, row.reason);
+  tables.begin("upstream | because");
+#define UNDECIDED(upstream, why) tables.row(upstream, why);
+#include "compiler/config/Undecided.def"
+  return tables.texts;
 }
 
 } // namespace shardc::config

@@ -135,10 +135,13 @@ struct ForeignTables {
   llvm::StringMap<size_t> byName, bySection;
 
   ForeignTables() {
-#define FOREIGN(name, program, option) add(name, program, Opt::option);
-#define FOREIGN_OTHER(names, program, advice) addAll(names, program, advice);
-#define FOREIGN_VALUE(names, program, words, advice) addValue(names, program, {words, advice});
-#define FOREIGN_SECTION(name, program, section) addSection(name, program, Section::section);
+    using enum Opt;
+    llvm::StringRef program;
+#define FOREIGN_PROGRAM(name) program = name;
+#define FOREIGN(names, what)                                                                       \
+  for (llvm::StringRef name : llvm::split(names, ' '))                                             \
+    add(name, program, what);
+#define FOREIGN_VALUE(names, words, advice) addValue(names, program, {words, advice});
 #include "compiler/config/ForeignNames.def"
     for (const ModelField &field : kModelFields)
       if (std::optional<Opt> opt = findOption(("model." + field.option).str()))
@@ -146,14 +149,9 @@ struct ForeignTables {
     addFlags();
   }
 
-  void addAll(llvm::StringRef names, llvm::StringRef program, const char *advice) {
-    for (llvm::StringRef name : llvm::split(names, ' '))
-      add(name, program, {}, advice);
-  }
-
   void addValue(llvm::StringRef some, llvm::StringRef program, const ForeignValue &value) {
     for (llvm::StringRef name : llvm::split(some, ' ')) {
-      add(name, program, {});
+      add(name, program, std::nullopt);
       ForeignName &foreign = names[byName[name]];
       if (foreign.values.empty())
         foreign.other = foreign.advice;
@@ -204,7 +202,11 @@ struct ForeignTables {
       names.push_back({name.str(), program, opt, std::nullopt, std::move(advice), {}, {}});
   }
 
-  void addSection(llvm::StringRef name, llvm::StringRef program, Section section) {
+  void add(llvm::StringRef name, llvm::StringRef program, const char *advice) {
+    add(name, program, std::nullopt, advice);
+  }
+
+  void add(llvm::StringRef name, llvm::StringRef program, Section section) {
     bySection.try_emplace(name, names.size());
     names.push_back({name.str(), program, std::nullopt, section, {}, {}, {}});
   }

@@ -237,6 +237,9 @@ llvm::StringRef enumeratorOf(Opt opt) {
   return kNames[static_cast<size_t>(opt)];
 }
 
+/// Type, default and constraint of an option that is not executed and whose row has none.
+constexpr Row kSwitch(columns::Planned, columns::Bool, "false");
+
 /// Tables for lookups by name, created at the first lookup.
 struct Tables {
   std::vector<OptionInfo> options;
@@ -309,13 +312,15 @@ struct Tables {
       field = found->second;
       unused.erase(found);
     }
-    bool isHeld = row.standing.status == OptionStatus::Executed && !row.standing.isCompiled;
-    SHARDC_CHECK(field.has_value() != row.type.has_value() && (!field || isHeld),
+    const bool isExecuted = row.standing.status == OptionStatus::Executed;
+    const bool isHeld = isExecuted && !row.standing.isCompiled;
+    SHARDC_CHECK(field ? isHeld && !row.type : row.type || !isExecuted,
                  "option '{}' must have a type, or be executed and a field of Job.def",
                  option.path);
-    option.type = row.type ? *row.type : fields::kFields[*field].type;
-    option.constraint = row.constraint ? *row.constraint : fields::kFields[*field].constraint;
-    option.defaultText = row.def;
+    const Row &own = row.type || field ? row : kSwitch;
+    option.type = field ? fields::kFields[*field].type : *own.type;
+    option.constraint = own.constraint ? *own.constraint : fields::kFields[*field].constraint;
+    option.defaultText = own.def;
     if (field && fields::kFields[*field].def != nullptr)
       option.defaultText = texts.emplace_back(fields::defaultText(*field));
   }

@@ -1,10 +1,12 @@
 #include "compiler/config/Rules.h"
 
+#include <algorithm>
+
 #include "compiler/basic/Format.h"
 #include "compiler/config/ReadRates.h"
 #include "compiler/config/ReadSchedule.h"
 #include "compiler/config/RulePredicates.h"
-#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringExtras.h"
 
 namespace shardc::config {
 
@@ -12,13 +14,15 @@ namespace {
 
 struct RuleRow {
   RuleInfo info;
+  llvm::StringLiteral name;
   RulePredicate predicate;
 };
 
 llvm::ArrayRef<RuleRow> ruleRows() {
   using enum RuleKind;
   static constexpr RuleRow kRows[] = {
-#define RULE(enumerator, ...) {RuleInfo{RuleId::enumerator, __VA_ARGS__}, rule##enumerator},
+#define RULE(enumerator, ...)                                                                      \
+  {RuleInfo{RuleId::enumerator, "", __VA_ARGS__}, #enumerator, rule##enumerator},
 #include "compiler/config/Rules.def"
   };
   return kRows;
@@ -38,10 +42,16 @@ DiagInfo RuleInfo::diagInfo() const {
 }
 
 llvm::ArrayRef<RuleInfo> rules() {
+  static const std::vector<std::string> kIds = [] {
+    std::vector<std::string> ids;
+    for (const RuleRow &row : ruleRows())
+      std::ranges::replace(ids.emplace_back(llvm::convertToSnakeFromCamelCase(row.name)), '_', '-');
+    return ids;
+  }();
   static const std::vector<RuleInfo> kRules = [] {
     std::vector<RuleInfo> rules;
     for (const RuleRow &row : ruleRows())
-      rules.push_back(row.info);
+      rules.emplace_back(row.info).id = kIds[static_cast<size_t>(row.info.rule)];
     return rules;
   }();
   return kRules;

@@ -26,7 +26,7 @@ enum class RuleKind : uint8_t {
 /// One row of Rules.def. Texts live as long as the program.
 struct RuleInfo {
   RuleId rule;
-  llvm::StringRef id; ///< kebab-case, stable
+  llvm::StringRef id; ///< the enumerator in kebab case
   RuleKind kind;
   llvm::StringRef group;         ///< name for -W; empty for errors and for silent derivations
   llvm::StringRef text;          ///< text of the message; empty if a derivation is not reported

@@ -24,7 +24,7 @@ void keepInStep(RuleContext &ctx, Opt a, Opt b) {
 
 } // namespace
 
-RULE_IF(FsdpCustomFlag, on(DdpUseCustomFsdp) && !isWritten(DdpUseMegatronFsdp),
+RULE_IF(FsdpOlderFlag, on(DdpUseCustomFsdp) && !isWritten(DdpUseMegatronFsdp),
         adjust(DdpUseMegatronFsdp, true, DdpUseCustomFsdp));
 
 RULE_CODE(FsdpFlagCompleted) {
@@ -51,18 +51,18 @@ RULE_CODE(FsdpDistributedOptimizer) {
     adjust(opt, true, fsdpFlag());
 }
 
-RULE_DO(DistributedOptimizerTwin,
+RULE_DO(DistributedOptimizerInStep,
         keepInStep(ctx, DdpUseDistributedOptimizer, OptimizerUseDistributedOptimizer));
-RULE_DO(OverlapParamGatherTwin,
+RULE_DO(ParamGatherOverlapInStep,
         keepInStep(ctx, DdpOverlapParamGather, OptimizerOverlapParamGather));
-RULE_DO(DelayWgradTwin, keepInStep(ctx, ModelDelayWgradCompute, DdpDelayWgradCompute));
-RULE_IF(TpOverlapDropout,
+RULE_DO(DelayedWgradInStep, keepInStep(ctx, ModelDelayWgradCompute, DdpDelayWgradCompute));
+RULE_IF(TensorOverlapDropout,
         d.tensorParallel >= 2 && on(ModelSequenceParallel) && on(ModelTpCommOverlap) &&
             cfg().getFloatOr(ModelHiddenDropout, 0) > 0,
         adjust(ModelTpCommOverlap, false, ModelHiddenDropout));
-RULE_IF(TpOverlapSinkhorn, on(ModelTpCommOverlap) && asksForSinkhorn(ctx),
+RULE_IF(TensorOverlapSinkhorn, on(ModelTpCommOverlap) && asksForSinkhorn(ctx),
         adjust(ModelTpCommOverlap, false, ModelMoeRouterLoadBalancingType));
-RULE_IF(TpOverlapDgrad, on(ModelTpCommOverlap) && isWritten(ModelTpCommOverlapRsDgrad),
+RULE_IF(TensorOverlapGradients, on(ModelTpCommOverlap) && isWritten(ModelTpCommOverlapRsDgrad),
         adjust(ModelTpCommOverlapRsDgrad, true, ModelTpCommOverlap));
 RULE_IF(FsdpDecoupledGrad,
         wantsFsdp() && !isVersion2(ctx) && on(OptimizerUsePrecisionAwareOptimizer),
@@ -88,7 +88,7 @@ RULE_CODE(FsdpV2Settings) {
     adjust(opt, false, DdpMegatronFsdpVersion);
 }
 
-RULE_CODE(NcclUbDoubleBuffer) {
+RULE_CODE(RegisteredBuffers) {
   if (!wantsFsdp() || !on(DdpNcclUb) || isVersion2(ctx))
     return;
   adjust(DdpFsdpDoubleBuffer, true, DdpNcclUb);
@@ -108,7 +108,7 @@ RULE_CODE(FsdpCudaGraphMode) {
   adjust(DdpFsdpAllGatherInStartParamSync, false, ModelCudaGraphImpl);
 }
 
-RULE_CODE(MissingLoad) {
+RULE_CODE(MissingCheckpointIsAnError) {
   Opt exit = CheckpointExitOnMissingCheckpoint;
   auto folder = [&](Opt opt) { return llvm::StringRef(text(opt)).rtrim('/').str(); };
   bool continues = has(CheckpointSave) && folder(CheckpointLoad) == folder(CheckpointSave);
@@ -157,9 +157,9 @@ RULE_CODE(FineGrainedGather) {
     adjust(DdpMegatronFsdpEnableFineGrainedParamGather, true, ModelOverlapMoeExpertParallelComm);
 }
 
-RULE_IF(LazyInitOnCpu, on(DistLazyMpuInit),
+RULE_IF(LazyInitializationOnCpu, on(DistLazyMpuInit),
         adjust(ModelUseCpuInitialization, true, DistLazyMpuInit));
-RULE_IF(Fsdp2Fp8Gather, on(DistUseTorchFsdp2) && !wantsFsdp() && on(DdpFp8ParamGather),
+RULE_IF(TorchFsdp2Fp8Gather, on(DistUseTorchFsdp2) && !wantsFsdp() && on(DdpFp8ParamGather),
         adjust(DdpFp8ParamGather, false, DistUseTorchFsdp2));
 
 RULE_CODE(LossScaleNanCheck) {

@@ -37,9 +37,9 @@ RULE_CODE(YarnRange) {
   derive(ModelYarnCorrectionRangeRoundToInt, true, kPositions);
 }
 
-RULE_IF(LatentPositions, on(kLatent) && !cfg().is(kPositions, PositionEmbedding::Rope),
+RULE_IF(LatentPositionsUnsupported, on(kLatent) && !cfg().is(kPositions, PositionEmbedding::Rope),
         report({kLatent, kPositions}, {text(kPositions)}).set(kPositions, PositionEmbedding::Rope));
-RULE_IF(LatentEven, on(kLatent) && num(ModelQkPosEmbHeadDim) % 2 != 0,
+RULE_IF(LatentRotaryEven, on(kLatent) && num(ModelQkPosEmbHeadDim) % 2 != 0,
         report({kLatent, ModelQkPosEmbHeadDim}, {num(ModelQkPosEmbHeadDim)}));
 
 /// Lists the options that latent attention or YaRN ignores. The first one that is set is reported.
@@ -79,7 +79,7 @@ RULE_IF(LatentRopeFusion,
         on(kLatent) && on(ModelApplyRopeFusion) && !cfg().is(ModelRopeType, RopeType::Yarn),
         report({ModelApplyRopeFusion, ModelRopeType}, {text(ModelRopeType)})
             .set(ModelApplyRopeFusion, false));
-RULE_IF(LatentWindow, on(kLatent) && has(ModelWindowSize),
+RULE_IF(LatentWindowUnsupported, on(kLatent) && has(ModelWindowSize),
         report({kLatent, ModelWindowSize}, {text(ModelWindowSize)})
             .remove(ModelWindowSize, Alternative));
 
@@ -99,47 +99,47 @@ void checkPattern(RuleContext &ctx, Opt option) {
 RULE_DO(NoRopeLayers, checkPattern(ctx, ModelNoRopeFreq));
 RULE_DO(WindowLayers, checkPattern(ctx, ModelWindowAttnSkipFreq));
 RULE_DO(ShortConvLayers, checkPattern(ctx, ModelShortConvFreq));
-RULE_IF(ShortConvContext, has(ModelShortConvFreq) && d.contextParallel > 1,
+RULE_IF(ShortConvContextParallel, has(ModelShortConvFreq) && d.contextParallel > 1,
         report({ModelContextParallelSize, ModelShortConvFreq}, {d.contextParallel})
             .set(ModelContextParallelSize, 1));
-RULE_DO(LinearLayers, checkPattern(ctx, ModelLinearAttentionFreq));
-RULE_CODE(LinearVariant) {
+RULE_DO(LinearAttentionLayers, checkPattern(ctx, ModelLinearAttentionFreq));
+RULE_CODE(LinearAttentionVariant) {
   constexpr Opt kVariant = ModelExperimentalAttentionVariant, kLayers = ModelLinearAttentionFreq;
   const bool isLinear = cfg().is(kVariant, AttentionVariant::Gdn) ||
                         cfg().is(kVariant, AttentionVariant::GatedDeltaNet);
   if (isLinear && !has(kLayers))
     report({kVariant}, {pathOf(kVariant), pathOf(kLayers)});
 }
-RULE_IF(LinearContext, has(ModelLinearAttentionFreq) && d.contextParallel > 1,
+RULE_IF(LinearAttentionContextParallel, has(ModelLinearAttentionFreq) && d.contextParallel > 1,
         report({ModelContextParallelSize, ModelLinearAttentionFreq}, {d.contextParallel})
             .set(ModelContextParallelSize, 1));
 bool isHybrid(const RuleContext &ctx) { return ctx.has(Opt::ModelHybridLayerPattern); }
 
-RULE_CODE(HybridSymbols) {
+RULE_CODE(HybridLayerSymbols) {
   if (!isHybrid(ctx))
     return;
   const std::string &symbols = cfg().getString(ModelHybridLayerPattern);
   if (size_t at = symbols.find_first_not_of("M*-E"); at != std::string::npos)
     report({ModelHybridLayerPattern}, {symbols.substr(at, 1)});
 }
-RULE_IF(HybridLayers,
+RULE_IF(HybridLayerCount,
         isHybrid(ctx) && std::ssize(cfg().getString(ModelHybridLayerPattern)) != d.numLayers,
         report({ModelHybridLayerPattern, ModelNumLayers},
                {std::ssize(cfg().getString(ModelHybridLayerPattern)), d.numLayers}));
-RULE_IF(HybridExperts,
+RULE_IF(HybridLayerExperts,
         isHybrid(ctx) && !has(ModelNumMoeExperts) &&
             cfg().getString(ModelHybridLayerPattern).find('E') != std::string::npos,
         report({ModelHybridLayerPattern}));
-RULE_IF(HybridPattern, on(ModelIsHybridModel) && !isHybrid(ctx), report({ModelIsHybridModel}));
-RULE_CODE(HybridLists) {
+RULE_IF(HybridModelPattern, on(ModelIsHybridModel) && !isHybrid(ctx), report({ModelIsHybridModel}));
+RULE_CODE(HybridLayerLists) {
   for (Opt list : {ModelShortConvFreq, ModelLinearAttentionFreq, ModelMoeLayerFreq})
     if (isHybrid(ctx) && has(list))
       report({list, ModelHybridLayerPattern}, {pathOf(list)});
 }
-RULE_IF(MambaContext, isHybrid(ctx) && d.contextParallel > 1,
+RULE_IF(MambaContextParallel, isHybrid(ctx) && d.contextParallel > 1,
         report({ModelContextParallelSize, ModelHybridLayerPattern}, {d.contextParallel})
             .set(ModelContextParallelSize, 1));
-RULE_IF(GateTensor,
+RULE_IF(OutputGateTensorParallel,
         on(ModelAttentionOutputGate) && d.numGroups > 0 && d.numGroups % d.tensorParallel != 0,
         report({ModelAttentionOutputGate, ModelNumQueryGroups, ModelTensorModelParallelSize},
                {d.numGroups, d.tensorParallel}));

@@ -34,10 +34,10 @@ RULE_CODE(StandInModel) {
   derive(ModelNumAttentionHeads, kStandInHeads);
 }
 
-RULE_DO(StandInBatch, derive(TrainMicroBatchSize, 1));
-RULE_IF(StandInIterations, !has(TrainTrainSamples) && !has(TrainNumEpochs),
+RULE_DO(MicroBatchLeftOpen, derive(TrainMicroBatchSize, 1));
+RULE_IF(IterationsLeftOpen, !has(TrainTrainSamples) && !has(TrainNumEpochs),
         derive(TrainTrainIters, kStandInIterations));
-RULE_DO(StandInLearningRate, derive(OptimizerLr, kStandInLearningRate));
+RULE_DO(LearningRateLeftOpen, derive(OptimizerLr, kStandInLearningRate));
 
 RULE_CODE(PrecisionTwins) {
   bool isBf16 = on(ModelBf16), isFp16 = on(ModelFp16);
@@ -78,7 +78,8 @@ RULE_CODE(ExpertSizes) {
 
 RULE_DO(EmbeddingDeviation,
         derive(ModelEmbeddingInitMethodStd, cfg()[ModelInitMethodStd].value, ModelInitMethodStd));
-RULE_IF(RecomputeCore, cfg().is(ModelRecomputeGranularity, RecomputeGranularity::Selective),
+RULE_IF(RecomputeCoreAttention,
+        cfg().is(ModelRecomputeGranularity, RecomputeGranularity::Selective),
         derive(ModelRecomputeModules, Value::ofList({Value::ofEnum(RecomputeModule::CoreAttn)}),
                ModelRecomputeGranularity));
 
@@ -116,7 +117,7 @@ RULE_CODE(OffloadedLayers) {
          on(ModelCpuOffloading) ? ModelCpuOffloading : ModelFineGrainedActivationOffloading);
 }
 
-RULE_CODE(DatasetKindFromPath) {
+RULE_CODE(DatasetKind) {
   std::optional<Opt> paths = trainingData(cfg());
   if (!paths)
     return;
@@ -143,9 +144,9 @@ RULE_CODE(DatasetDetails) {
     derive(DatasetSplit, Value::ofString("969,30,1"));
 }
 
-RULE_IF(VocabFromTokenizer, cfg().is(DatasetTokenizer, TokenizerKind::Bytes),
+RULE_IF(VocabularyFromTokenizer, cfg().is(DatasetTokenizer, TokenizerKind::Bytes),
         derive(ModelVocabSize, kBytesVocab, DatasetTokenizer));
-RULE_IF(StandInVocab, cfg().is(DatasetKind, DatasetKind::Synthetic),
+RULE_IF(VocabularyLeftOpen, cfg().is(DatasetKind, DatasetKind::Synthetic),
         derive(ModelVocabSize, kStandInVocab));
 
 /// The smallest number of GPUs for the degrees of parallelism: their product, enlarged until a
@@ -187,7 +188,7 @@ RULE_CODE(DeviceMemory) {
     derive(ClusterMemory, bytes, ClusterGpu);
 }
 
-RULE_CODE(GlobalBatch) {
+RULE_CODE(GlobalBatchLeftOpen) {
   int64_t batch = 0;
   bool isKnown = !__builtin_mul_overflow(d.microBatch, d.dataParallel, &batch);
   if (std::optional<std::vector<BatchStep>> schedule = scheduleOf(cfg())) {
@@ -255,10 +256,10 @@ RULE_CODE(StrategyWithoutFsdp) {
            on(cause) ? std::optional(cause) : std::nullopt);
 }
 
-RULE_IF(FsdpCkptFormat, wantsFsdp(),
+RULE_IF(FsdpCheckpointFormatLeftOpen, wantsFsdp(),
         derive(CheckpointCkptFormat, CkptFormat::FsdpDtensor, fsdpFlag()));
 
-RULE_CODE(CkptFormat) {
+RULE_CODE(CheckpointFormatLeftOpen) {
   if (on(DistUseTorchFsdp2))
     derive(CheckpointCkptFormat, CkptFormat::TorchDcp, DistUseTorchFsdp2);
   else

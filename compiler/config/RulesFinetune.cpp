@@ -15,14 +15,14 @@ bool finetunesWithContext(const RuleContext &ctx) {
 
 } // namespace
 
-RULE_IF(FinetuneContextLoss, finetunesWithContext(ctx) && !on(ModelCalculatePerTokenLoss),
+RULE_IF(FinetuningContextPerTokenLoss, finetunesWithContext(ctx) && !on(ModelCalculatePerTokenLoss),
         report({ModelCalculatePerTokenLoss, ModelContextParallelSize, DatasetFinetuning})
             .set(ModelCalculatePerTokenLoss, true));
-RULE_IF(FinetuneContextAverage, finetunesWithContext(ctx) && on(DdpAverageInCollective),
+RULE_IF(FinetuningContextAverage, finetunesWithContext(ctx) && on(DdpAverageInCollective),
         report({DdpAverageInCollective, ModelContextParallelSize, DatasetFinetuning})
             .set(DdpAverageInCollective, false));
 
-RULE_CODE(FreezeForm) {
+RULE_CODE(Freeze) {
   constexpr Opt kFreeze = ModelFreeze;
   if (!has(kFreeze) || !has(ModelNumLayers))
     return;
@@ -31,16 +31,16 @@ RULE_CODE(FreezeForm) {
         .remove(kFreeze, Alternative);
 }
 
-RULE_IF(KeepFrozenMemory,
+RULE_IF(KeepFrozenNeedsMemory,
         cfg().is(DdpKeepFrozen, KeepFrozen::IfFits) && has(ModelFreeze) && d.memoryBytes == 0,
         report({DdpKeepFrozen, ClusterGpu}).set(DdpKeepFrozen, KeepFrozen::Always, Alternative));
-RULE_IF(FinetuneOptimizer,
+RULE_IF(FinetuneWithoutOptimizer,
         on(CheckpointFinetune) && on(CheckpointLoadOptim) && isWritten(CheckpointLoadOptim),
         report({CheckpointLoadOptim, CheckpointFinetune}).remove(CheckpointLoadOptim, Alternative));
 
 // A run on synthetic data or on the host only rehearses the real one, so the base may have
 // randomly initialised weights.
-RULE_IF(PeftCheckpoint,
+RULE_IF(PeftNeedsCheckpoint,
         has(PeftScheme) && !has(CheckpointPretrainedCheckpoint) &&
             !(cfg().is(DatasetKind, DatasetKind::Synthetic) || d.gpu == Gpu::Host),
         report({PeftScheme, CheckpointPretrainedCheckpoint}));
@@ -97,7 +97,7 @@ RULE_CODE(PeftTargets) {
   }
 }
 
-RULE_CODE(PeftSaved) {
+RULE_CODE(PeftModulesToSave) {
   if (!has(PeftScheme) || !has(ModelNumLayers))
     return;
   if (model::Frozen read = model::readSaved(textsOf(cfg(), PeftModulesToSave), d.numLayers, d.tied);
@@ -250,6 +250,7 @@ RULE_CODE(PeftKeyGroups) {
     report({PeftTargets, ModelTensorModelParallelSize}, {d.tensorParallel, d.numGroups});
 }
 
-RULE_IF(MimoFsdp, on(ModelMegatronMimo) && wantsFsdp(), report({ModelMegatronMimo, fsdpFlag()}));
+RULE_IF(MimoUnderFsdp, on(ModelMegatronMimo) && wantsFsdp(),
+        report({ModelMegatronMimo, fsdpFlag()}));
 
 } // namespace shardc::config

@@ -76,7 +76,7 @@ RULE_IF(FsdpRankOrder, wantsFsdp() && on(DistUseTpPpDpMapping),
             .remove(DistUseTpPpDpMapping)
             .note(diag::StandardRankOrder, cfg().range(DistUseTpPpDpMapping)));
 
-RULE_CODE(FsdpCkptFormatOnly) {
+RULE_CODE(FsdpCheckpointFormat) {
   Opt format = CheckpointCkptFormat;
   // Version 2 supports no checkpoints at all; a rule of its own reports that.
   if (!wantsFsdp() || isVersion2(ctx) || cfg().is(format, CkptFormat::FsdpDtensor))
@@ -84,14 +84,14 @@ RULE_CODE(FsdpCkptFormatOnly) {
   report({fsdpFlag(), format}).set(format, CkptFormat::FsdpDtensor);
 }
 
-RULE_IF(CkptFormatNeedsFsdp,
+RULE_IF(CheckpointFormatNeedsFsdp,
         !wantsFsdp() && cfg().is(CheckpointCkptFormat, CkptFormat::FsdpDtensor),
         report({CheckpointCkptFormat})
             .set(CheckpointCkptFormat, CkptFormat::TorchDist, Alternative)
             .set(DistUseMegatronFsdp, true, Alternative));
 RULE_IF(FsdpMaxConnections, wantsFsdp() && hasOneConnection(ctx),
         reportOneConnection(ctx, fsdpFlag()));
-RULE_IF(Fsdp2MaxConnections, on(DistUseTorchFsdp2) && !wantsFsdp() && hasOneConnection(ctx),
+RULE_IF(TorchFsdp2MaxConnections, on(DistUseTorchFsdp2) && !wantsFsdp() && hasOneConnection(ctx),
         reportOneConnection(ctx, DistUseTorchFsdp2));
 RULE_IF(FsdpVersion, num(DdpMegatronFsdpVersion) != 1 && num(DdpMegatronFsdpVersion) != 2,
         report({DdpMegatronFsdpVersion}, {num(DdpMegatronFsdpVersion)}));
@@ -105,9 +105,9 @@ RULE_CODE(FsdpOptimizer) {
     report({fsdpFlag(), kind}, {text(kind)});
 }
 
-RULE_IF(FsdpHybridContext, wantsFsdp() && on(ModelHybridContextParallel),
+RULE_IF(FsdpHybridContextParallel, wantsFsdp() && on(ModelHybridContextParallel),
         report({fsdpFlag(), ModelHybridContextParallel}));
-RULE_EACH(FsdpSingleGrouped, (ModelMoeSingleGroupedWeight, ModelMoeSingleGroupedBias),
+RULE_EACH(FsdpSingleGroupedExperts, (ModelMoeSingleGroupedWeight, ModelMoeSingleGroupedBias),
           wantsFsdp() && on(opt), report({fsdpFlag(), opt}).remove(opt));
 RULE_IF(FsdpVirtualStages,
         wantsFsdp() && d.virtualStages > 1 &&
@@ -125,7 +125,7 @@ RULE_IF(FsdpManualRegistration, wantsFsdp() && on(DdpFsdpManualRegistration) && 
 RULE_IF(RegistrationNeedsFsdp, !wantsFsdp() && on(DdpFsdpManualRegistration),
         report({DdpFsdpManualRegistration}).remove(DdpFsdpManualRegistration));
 
-RULE_CODE(NcclUbExpandable) {
+RULE_CODE(RegisteredBuffersExpandableSegments) {
   const std::string *value = variable("PYTORCH_CUDA_ALLOC_CONF");
   if (!on(DdpNcclUb) || !value)
     return;
@@ -135,7 +135,7 @@ RULE_CODE(NcclUbExpandable) {
     report({DdpNcclUb, EnvPytorchCudaAllocConf});
 }
 
-RULE_CODE(OuterNeedsInner) {
+RULE_CODE(OuterShardingNeedsInner) {
   Opt outer = DdpOuterDpShardingStrategy;
   if (wantsFsdp() && d.outerStrategy == OuterStrategy::Optim &&
       d.strategy != ShardingStrategy::OptimGradsParams)
@@ -144,7 +144,7 @@ RULE_CODE(OuterNeedsInner) {
         .set(outer, OuterStrategy::NoShard, Alternative);
 }
 
-RULE_IF(OuterNeedsInstances,
+RULE_IF(OuterShardingNeedsInstances,
         wantsFsdp() && d.outerStrategy == OuterStrategy::Optim && d.dataParallelOuter < 2,
         report({DdpOuterDpShardingStrategy, DdpNumDistributedOptimizerInstances},
                {d.dataParallelOuter}));
@@ -161,7 +161,7 @@ RULE_IF(LocalAccumulationPatterns,
         report({DdpParamNamePatternsForFp32LocalAccumulation, DdpGradReduceInFp32})
             .remove(DdpParamNamePatternsForFp32LocalAccumulation));
 
-RULE_CODE(ParamGatherNeeds) {
+RULE_CODE(ParamGatherOverlapNeedsSharding) {
   bool hasShards = wantsFsdp() || d.distributedOptimizer ||
                    cfg().is(OptimizerOptimizer, OptimizerKind::DistMuon);
   if (on(DdpOverlapParamGather) && !hasShards)
@@ -170,9 +170,10 @@ RULE_CODE(ParamGatherNeeds) {
         .remove(DdpOverlapParamGather, Alternative);
 }
 
-RULE_IF(ParamGatherNeedsReduce, on(DdpOverlapParamGather) && !on(DdpOverlapGradReduce),
+RULE_IF(ParamGatherOverlapNeedsReduceOverlap,
+        on(DdpOverlapParamGather) && !on(DdpOverlapGradReduce),
         report({DdpOverlapParamGather, DdpOverlapGradReduce}).set(DdpOverlapGradReduce, true));
-RULE_IF(StepOverlapNeeds,
+RULE_IF(StepOverlapNeedsVirtualStages,
         on(OptimizerOverlapParamGatherWithOptimizerStep) &&
             (d.virtualStages < 2 || !d.distributedOptimizer),
         report({OptimizerOverlapParamGatherWithOptimizerStep,
@@ -189,14 +190,14 @@ RULE_IF(StrategyIgnored,
 RULE_IF(OuterStrategyIgnored, !wantsFsdp() && d.outerStrategy == OuterStrategy::Optim,
         report({DdpOuterDpShardingStrategy, DistUseMegatronFsdp, DdpUseMegatronFsdp}));
 
-RULE_CODE(FsdpWithTensorOrContext) {
+RULE_CODE(FsdpWithTensorOrContextParallel) {
   std::optional<Opt> degree = splitDegree(ctx);
   if (!wantsFsdp() || !degree || !isBeforeBlackwell(ctx))
     return;
   report({*degree, fsdpFlag()}, {pathOf(*degree), text(*degree), text(ClusterGpu)});
 }
 
-RULE_CODE(TensorNeedsOneConnection) {
+RULE_CODE(TensorParallelMaxConnections) {
   std::optional<Opt> degree = splitDegree(ctx);
   const std::string *value = variable("CUDA_DEVICE_MAX_CONNECTIONS");
   // If the variable is unset, the job's environment determines it, so the recipe is not at fault.

@@ -50,7 +50,7 @@ SourceRange placeOrGpu(const RuleContext &ctx, Opt opt) {
 
 } // namespace
 
-RULE_CODE(CudaLimits) {
+RULE_CODE(CudaKernelLimit) {
   if (!runsOnGpu(ctx))
     return;
   auto refuse = [&](CudaLimit limit, int64_t size, int64_t most, Opt opt) {

@@ -55,23 +55,24 @@ bool recomputes(const RuleContext &ctx, RecomputeModule module) {
 
 } // namespace
 
-RULE_CODE(OffloadLayers) {
+RULE_CODE(CpuOffloadLayers) {
   int64_t layers = num(ModelCpuOffloadingNumLayers);
   if (on(ModelCpuOffloading) && layers >= d.numLayers)
     report({ModelCpuOffloadingNumLayers, ModelNumLayers}, {layers, d.numLayers});
 }
 
-RULE_IF(OffloadPipeline, on(ModelCpuOffloading) && d.pipelineParallel > 1,
+RULE_IF(CpuOffloadPipeline, on(ModelCpuOffloading) && d.pipelineParallel > 1,
         report({ModelCpuOffloading, ModelPipelineModelParallelSize})
             .remove(ModelCpuOffloading, Alternative)
             .set(ModelPipelineModelParallelSize, 1, Alternative));
-RULE_IF(OffloadRecompute, on(ModelCpuOffloading) && has(kGranularity),
+RULE_IF(CpuOffloadRecompute, on(ModelCpuOffloading) && has(kGranularity),
         report({ModelCpuOffloading, kGranularity})
             .remove(ModelCpuOffloading, Alternative)
             .remove(kGranularity, Alternative));
-RULE_DO(OffloadFineGrained, exclude(ctx, ModelCpuOffloading, ModelFineGrainedActivationOffloading));
-RULE_DO(OffloadPagedStash, exclude(ctx, ModelCpuOffloading, ModelMoePagedStash));
-RULE_DO(OffloadLayersForm, checkLayerList(ctx, ModelOffloadLayers, model::kOffloadWords));
+RULE_DO(CpuOffloadFineGrained,
+        exclude(ctx, ModelCpuOffloading, ModelFineGrainedActivationOffloading));
+RULE_DO(CpuOffloadPagedStash, exclude(ctx, ModelCpuOffloading, ModelMoePagedStash));
+RULE_DO(OffloadLayers, checkLayerList(ctx, ModelOffloadLayers, model::kOffloadWords));
 RULE_CODE(OffloadNothing) {
   for (Opt opt : {ModelCpuOffloading, ModelFineGrainedActivationOffloading}) {
     if (!on(opt) || has(ModelOffloadLayers) || !has(ModelNumLayers))
@@ -87,21 +88,21 @@ RULE_EACH(OffloadLayersTwice, (ModelCpuOffloading, ModelFineGrainedActivationOff
           report({ModelOffloadLayers, opt}, {pathOf(opt)})
               .remove(ModelOffloadLayers, Alternative)
               .remove(opt, Alternative));
-RULE_IF(FineGrainedImpl,
+RULE_IF(FineGrainedOffloadImplementation,
         on(ModelFineGrainedActivationOffloading) &&
             !cfg().is(ModelTransformerImpl, TransformerImpl::TransformerEngine),
         report({ModelFineGrainedActivationOffloading, ModelTransformerImpl},
                {text(ModelTransformerImpl)})
             .remove(ModelTransformerImpl));
 
-RULE_CODE(FineGrainedEnv) {
+RULE_CODE(FineGrainedOffloadEnvironment) {
   const std::string *value = variable("NVTE_CPU_OFFLOAD_V1");
   if (on(ModelFineGrainedActivationOffloading) && (!value || *value != "1"))
     report({ModelFineGrainedActivationOffloading, EnvNvteCpuOffloadV1})
         .set(EnvNvteCpuOffloadV1, Value::ofString("1"), Recommended);
 }
 
-RULE_CODE(RecomputeMethodWithout) {
+RULE_CODE(RecomputeMethodWithoutFull) {
   if (!has(kMethod) || isGranularity(ctx, RecomputeGranularity::Full))
     return;
   std::string granularity = has(kGranularity) ? text(kGranularity) : "none";
@@ -158,9 +159,9 @@ RULE_CODE(RecomputeAutoChooses) {
       report({kGranularity, opt}, {pathOf(opt)}).remove(opt);
 }
 
-RULE_DO(RecomputeLayersForm, checkLayerList(ctx, kLayerList, model::kRecomputeWords));
+RULE_DO(RecomputeLayers, checkLayerList(ctx, kLayerList, model::kRecomputeWords));
 
-RULE_CODE(RecomputeLayersWithout) {
+RULE_CODE(RecomputeLayersWithoutAuto) {
   if (!has(kLayerList) || isGranularity(ctx, RecomputeGranularity::Auto))
     return;
   std::string granularity = has(kGranularity) ? text(kGranularity) : "none";
@@ -169,21 +170,21 @@ RULE_CODE(RecomputeLayersWithout) {
       .set(kGranularity, RecomputeGranularity::Auto, Alternative);
 }
 
-RULE_IF(GraphFullNan,
+RULE_IF(FullGraphNanCheck,
         cfg().is(ModelCudaGraphImpl, CudaGraphImpl::FullIteration) &&
             on(RerunStateMachineCheckForNanInLoss),
         report({ModelCudaGraphImpl, RerunStateMachineCheckForNanInLoss})
             .set(RerunStateMachineCheckForNanInLoss, false));
 RULE_IF(GraphFsdpHooks, wantsFsdp() && capturesLayers(ctx) && !isVersion2(ctx),
         report({fsdpFlag(), ModelCudaGraphImpl}, {text(ModelCudaGraphImpl)}));
-RULE_IF(ModelOptFusion, on(ModelRestoreModeloptState) && on(ModelGradientAccumulationFusion),
+RULE_IF(ModeloptFusion, on(ModelRestoreModeloptState) && on(ModelGradientAccumulationFusion),
         report({ModelRestoreModeloptState, ModelGradientAccumulationFusion})
             .set(ModelGradientAccumulationFusion, false));
-RULE_IF(DeferEmbeddingPipeline, on(ModelDeferEmbeddingWgradCompute) && d.pipelineParallel == 1,
+RULE_IF(DeferredEmbeddingPipeline, on(ModelDeferEmbeddingWgradCompute) && d.pipelineParallel == 1,
         report({ModelDeferEmbeddingWgradCompute, ModelPipelineModelParallelSize})
             .remove(ModelDeferEmbeddingWgradCompute));
 
-RULE_IF(DeferEmbeddingFusion,
+RULE_IF(DeferredEmbeddingFusion,
         on(ModelDeferEmbeddingWgradCompute) && d.pipelineParallel > 1 &&
             !on(ModelGradientAccumulationFusion),
         report({ModelDeferEmbeddingWgradCompute, ModelGradientAccumulationFusion})
@@ -195,7 +196,7 @@ RULE_IF(TeCrossEntropy,
             cfg().is(ModelCrossEntropyFusionImpl, CrossEntropyImpl::Te),
         report({ModelCrossEntropyLossFusion, ModelCrossEntropyFusionImpl})
             .set(ModelCrossEntropyFusionImpl, CrossEntropyImpl::Native, Recommended));
-RULE_IF(DeterministicFusion, on(ModelDeterministicMode) && on(ModelCrossEntropyLossFusion),
+RULE_IF(DeterministicCrossEntropy, on(ModelDeterministicMode) && on(ModelCrossEntropyLossFusion),
         report({ModelDeterministicMode, ModelCrossEntropyLossFusion})
             .set(ModelCrossEntropyLossFusion, false));
 

@@ -83,7 +83,7 @@ RULE_CODE(SinkhornAlone) {
     report({kinds}, {count});
 }
 
-RULE_CODE(SinkhornLoss) {
+RULE_CODE(SinkhornAuxLoss) {
   Opt weights = ModelMoeAuxLossCoeff;
   const Value::List &list = cfg().getList(weights);
   auto isZero = [](const Value &weight) { return *weight.asFloat() == 0; };
@@ -117,13 +117,13 @@ RULE_IF(CapacityPadding,
         report({ModelMoePadExpertInputToCapacity, ModelMoeExpertCapacityFactor})
             .remove(ModelMoePadExpertInputToCapacity));
 
-RULE_CODE(PaddedBias) {
+RULE_CODE(PaddedExpertBias) {
   Opt padding = ModelMoePadExpertInputToCapacity, bias = ModelMoeRouterEnableExpertBias;
   if (has(ModelNumMoeExperts) && on(padding) && on(bias))
     report({padding, bias}).remove(padding, Alternative).remove(bias, Alternative);
 }
 
-RULE_CODE(RankCapacityScale) {
+RULE_CODE(RankCapacityLossScale) {
   Opt factor = ModelMoeExpertRankCapacityFactor;
   if (has(ModelNumMoeExperts) && has(factor) && on(ModelFp16) && !has(OptimizerLossScale))
     report({factor, ModelFp16, OptimizerLossScale}, {text(factor)}).remove(factor, Alternative);
@@ -133,47 +133,47 @@ RULE_IF(ExpertsWantSequenceParallel,
         d.expertParallel > 1 && d.tensorParallel > 1 && !on(ModelSequenceParallel),
         report({ModelExpertModelParallelSize, ModelTensorModelParallelSize, ModelSequenceParallel})
             .set(ModelSequenceParallel, true, Recommended));
-RULE_IF(OverlapNeedsExperts, on(kOverlap) && d.expertParallel == 1,
+RULE_IF(ExpertOverlapNeedsExperts, on(kOverlap) && d.expertParallel == 1,
         report({kOverlap, ModelExpertModelParallelSize}).remove(kOverlap));
-RULE_IF(OverlapDispatcher,
+RULE_IF(ExpertOverlapDispatcher,
         on(kOverlap) && cfg().is(ModelMoeTokenDispatcherType, TokenDispatcher::AllGather),
         report({kOverlap, ModelMoeTokenDispatcherType}, {text(ModelMoeTokenDispatcherType)})
             .set(ModelMoeTokenDispatcherType, TokenDispatcher::AllToAll));
-RULE_IF(OverlapRecompute,
+RULE_IF(ExpertOverlapRecompute,
         on(kOverlap) && (cfg().is(ModelRecomputeGranularity, RecomputeGranularity::Full) ||
                          cfg().is(ModelRecomputeGranularity, RecomputeGranularity::Auto)),
         report({kOverlap, ModelRecomputeGranularity}));
-RULE_IF(OverlapMoeRecompute,
+RULE_IF(ExpertOverlapMoeRecompute,
         on(kOverlap) && has(ModelRecomputeModules) &&
             cfg().is(ModelRecomputeGranularity, RecomputeGranularity::Selective) &&
             llvm::is_contained(cfg().getEnums<RecomputeModule>(ModelRecomputeModules),
                                RecomputeModule::Moe),
         report({kOverlap, ModelRecomputeModules}));
-RULE_IF(OverlapPrecision, on(kOverlap) && !on(ModelBf16) && !on(ModelFp16),
+RULE_IF(ExpertOverlapPrecision, on(kOverlap) && !on(ModelBf16) && !on(ModelFp16),
         report({kOverlap, ModelBf16, MixedPrecisionPreset}));
-RULE_IF(OverlapSharedExpert, on(kOverlap) && on(ModelMoeSharedExpertOverlap),
+RULE_IF(ExpertOverlapSharedExpert, on(kOverlap) && on(ModelMoeSharedExpertOverlap),
         report({kOverlap, ModelMoeSharedExpertOverlap}).remove(ModelMoeSharedExpertOverlap));
-RULE_IF(OverlapMtp, on(kOverlap) && num(ModelMtpNumLayers) > 1,
+RULE_IF(ExpertOverlapMtp, on(kOverlap) && num(ModelMtpNumLayers) > 1,
         report({kOverlap, ModelMtpNumLayers}, {num(ModelMtpNumLayers)}));
-RULE_IF(OverlapPipeline,
+RULE_IF(ExpertOverlapPipeline,
         on(kOverlap) && d.pipelineParallel > 1 && !has(ModelVirtualPipelineModelParallelSize),
         report({kOverlap, ModelPipelineModelParallelSize, ModelVirtualPipelineModelParallelSize}));
-RULE_IF(OverlapDoubleBuffer, wantsFsdp() && on(kOverlap) && on(DdpFsdpDoubleBuffer),
+RULE_IF(ExpertOverlapDoubleBuffer, wantsFsdp() && on(kOverlap) && on(DdpFsdpDoubleBuffer),
         report({kOverlap, DdpFsdpDoubleBuffer}).set(DdpFsdpDoubleBuffer, false, Alternative));
-RULE_IF(OverlapGraph, wantsFsdp() && on(kOverlap) && capturesLayers(ctx),
+RULE_IF(ExpertOverlapGraph, wantsFsdp() && on(kOverlap) && capturesLayers(ctx),
         report({kOverlap, ModelCudaGraphImpl}, {text(ModelCudaGraphImpl)})
             .set(ModelCudaGraphImpl, CudaGraphImpl::NoGraph));
-RULE_IF(DelayWgradNeeds, on(ModelDelayWgradCompute) && !on(kOverlap) && !isVersion2(ctx),
+RULE_IF(DelayedWgradNeedsOverlap, on(ModelDelayWgradCompute) && !on(kOverlap) && !isVersion2(ctx),
         report({ModelDelayWgradCompute, kOverlap})
             .set(kOverlap, true, Alternative)
             .remove(ModelDelayWgradCompute, Alternative));
-RULE_IF(DelayWgradImpl,
+RULE_IF(DelayedWgradImplementation,
         on(ModelDelayWgradCompute) &&
             !cfg().is(ModelTransformerImpl, TransformerImpl::TransformerEngine),
         report({ModelDelayWgradCompute, ModelTransformerImpl}, {text(ModelTransformerImpl)})
             .remove(ModelTransformerImpl));
 
-RULE_CODE(DelayWgradGraph) {
+RULE_CODE(DelayedWgradGraph) {
   Opt impl = ModelCudaGraphImpl, fusion = ModelGradientAccumulationFusion;
   // The rule applies only without FSDP: FSDP always disables the fusion, and shardc's plan decides
   // where products accumulate.
@@ -185,7 +185,7 @@ RULE_CODE(DelayWgradGraph) {
       .remove(impl, Alternative);
 }
 
-RULE_CODE(HybridContextNeeds) {
+RULE_CODE(HybridContextParallelNeeds) {
   Opt hybrid = ModelHybridContextParallel;
   if (!on(hybrid))
     return;
@@ -200,12 +200,12 @@ RULE_CODE(HybridContextNeeds) {
   need(DatasetDataloaderType, Value::ofEnum(DataloaderType::Single));
 }
 
-RULE_CODE(HybridContextUnsupported) {
+RULE_CODE(HybridContextParallelUnsupported) {
   if (on(ModelHybridContextParallel) && !wantsFsdp()) // FSDP has its own rule
     report({ModelHybridContextParallel}).remove(ModelHybridContextParallel, Alternative);
 }
 
-RULE_IF(EvalContextUnsupported,
+RULE_IF(EvalContextParallelUnsupported,
         cfg().getIntOr(DistEvalContextParallelSize, d.contextParallel) != d.contextParallel,
         report({DistEvalContextParallelSize, ModelContextParallelSize},
                {num(DistEvalContextParallelSize), d.contextParallel})
@@ -223,10 +223,10 @@ RULE_CODE(DispatchWgradDelay) {
         .remove(ModelDelayWgradCompute, Alternative);
 }
 
-RULE_IF(ContextTypeSizes, usesLevels(ctx) && !has(ModelHierarchicalContextParallelSizes),
+RULE_IF(ContextParallelLevels, usesLevels(ctx) && !has(ModelHierarchicalContextParallelSizes),
         report({ModelCpCommType, ModelHierarchicalContextParallelSizes}));
 
-RULE_CODE(ContextSizesProduct) {
+RULE_CODE(ContextParallelLevelsProduct) {
   Opt sizes = ModelHierarchicalContextParallelSizes;
   if (!usesLevels(ctx) || !has(sizes))
     return;
@@ -238,13 +238,13 @@ RULE_CODE(ContextSizesProduct) {
     report({sizes, ModelContextParallelSize}, {product, d.contextParallel});
 }
 
-RULE_CODE(ContextLevelsTwo) {
+RULE_CODE(ContextParallelTwoLevels) {
   Opt sizes = ModelHierarchicalContextParallelSizes;
   if (d.contextParallel > 1 && usesLevels(ctx) && has(sizes) && cfg().getList(sizes).size() != 2)
     report({sizes, ModelCpCommType}, {static_cast<int64_t>(cfg().getList(sizes).size())});
 }
 
-RULE_CODE(ContextTypesPerLayer) {
+RULE_CODE(ContextParallelTypes) {
   if (d.contextParallel == 1 || !has(ModelCpCommType))
     return;
   auto types = static_cast<int64_t>(cfg().getList(ModelCpCommType).size());
@@ -252,7 +252,7 @@ RULE_CODE(ContextTypesPerLayer) {
     report({ModelCpCommType, ModelNumLayers}, {types, d.numLayers});
 }
 
-RULE_CODE(ContextHeads) {
+RULE_CODE(ContextParallelHeads) {
   if (d.contextParallel == 1 || !has(ModelCpCommType))
     return;
   int64_t heads = num(ModelNumAttentionHeads) / d.tensorParallel;
@@ -282,12 +282,12 @@ RULE_CODE(WeightShardsAverage) {
     report({*shards, DdpAverageInCollective}).set(DdpAverageInCollective, false);
 }
 
-RULE_IF(TpOverlapNeeds,
+RULE_IF(TensorOverlapNeeds,
         on(ModelTpCommOverlap) && !(d.tensorParallel >= 2 && on(ModelSequenceParallel)),
         report({ModelTpCommOverlap, ModelTensorModelParallelSize, ModelSequenceParallel,
                 CommOverlapTpCommOverlap},
                {d.tensorParallel, text(ModelSequenceParallel)}));
-RULE_EACH(TpOverlapAtomic, (ModelTpCommAtomicAg, ModelTpCommAtomicRs),
+RULE_EACH(TensorOverlapAtomic, (ModelTpCommAtomicAg, ModelTpCommAtomicRs),
           on(ModelTpCommOverlap) && on(opt), report({opt}, {pathOf(opt)}).set(opt, false));
 
 } // namespace shardc::config

@@ -18,8 +18,7 @@ RULE_IF(PackedLossPerToken,
 RULE_IF(PackedAverage,
         readsPacks(ctx) && on(DdpAverageInCollective) && on(ModelCalculatePerTokenLoss),
         adjust(DdpAverageInCollective, false, ModelCalculatePerTokenLoss));
-RULE_IF(PackedVersion2,
-        readsPacks(ctx) && isVersion2(ctx) && !isWritten(ModelCalculatePerTokenLoss),
+RULE_IF(PackedFsdpV2, readsPacks(ctx) && isVersion2(ctx) && !isWritten(ModelCalculatePerTokenLoss),
         report({DdpMegatronFsdpVersion, DatasetKind}, {pathOf(ModelCalculatePerTokenLoss)})
             .set(ModelCalculatePerTokenLoss, false, Alternative));
 RULE_IF(PackedOrder,
@@ -28,7 +27,7 @@ RULE_IF(PackedOrder,
             !isWritten(DatasetDataloaderType),
         adjust(DatasetDataloaderType, DataloaderType::Batch, DatasetKind));
 
-RULE_CODE(BatchOrderRamp) {
+RULE_CODE(BatchOrderChangesSize) {
   Opt type = DatasetDataloaderType;
   for (Opt changes : {TrainRampupBatchSize, TrainStepBatchSizeSchedule})
     if (cfg().is(type, DataloaderType::Batch) && has(changes))
@@ -48,12 +47,12 @@ RULE_IF(PreferenceData,
         has(PreferenceLoss) && !readsPacks(ctx) && !cfg().is(DatasetKind, DatasetKind::Synthetic),
         report({PreferenceLoss, DatasetKind}, {text(PreferenceLoss), text(DatasetKind)})
             .set(DatasetKind, DatasetKind::Packed, Alternative));
-RULE_IF(PreferenceContext, has(PreferenceLoss) && d.contextParallel > 1,
+RULE_IF(PreferenceContextParallel, has(PreferenceLoss) && d.contextParallel > 1,
         report({ModelContextParallelSize, PreferenceLoss},
                {text(PreferenceLoss), text(ModelContextParallelSize)})
             .set(ModelContextParallelSize, 1, Alternative));
 
-RULE_CODE(PreferenceSmoothing) {
+RULE_CODE(PreferenceLabelSmoothing) {
   Opt loss = PreferenceLoss, smoothing = PreferenceLabelSmoothing;
   if (!has(loss) || cfg().getFloat(smoothing) == 0)
     return;
@@ -62,7 +61,7 @@ RULE_CODE(PreferenceSmoothing) {
     report({smoothing, loss}, {text(smoothing), text(loss)}).remove(smoothing);
 }
 
-RULE_CODE(PreferenceRouter) {
+RULE_CODE(PreferenceRouterLoss) {
   if (!has(PreferenceLoss) || !has(ModelNumMoeExperts))
     return;
   Opt weights = ModelMoeAuxLossCoeff, logits = ModelMoeZLossCoeff;

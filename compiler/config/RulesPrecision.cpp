@@ -86,7 +86,7 @@ RULE_IF(PrecisionAwareDistributed,
         report({OptimizerUsePrecisionAwareOptimizer, DdpUseDistributedOptimizer})
             .set(DdpUseDistributedOptimizer, true));
 
-RULE_CODE(NarrowStateNeeds) {
+RULE_CODE(NarrowStateNeedsPrecisionAware) {
   if (on(OptimizerUsePrecisionAwareOptimizer))
     return;
   for (Opt opt : {OptimizerMainGradsDtype, OptimizerMainParamsDtype, OptimizerExpAvgDtype,
@@ -97,7 +97,7 @@ RULE_CODE(NarrowStateNeeds) {
           .set(OptimizerUsePrecisionAwareOptimizer, true, Alternative);
 }
 
-RULE_CODE(NarrowMainGrads) {
+RULE_CODE(MainGradsNarrowerThanWire) {
   Opt main = DdpMegatronFsdpMainGradsDtype, wire = DdpMegatronFsdpGradCommDtype;
   if (wantsFsdp() && dtypeBytes(d.mainGrads) < dtypeBytes(d.wire))
     report({main, wire}, {text(main), DiagArg(std::string(dtypeName(d.wire)))})
@@ -127,7 +127,7 @@ RULE_CODE(MxfpDevice) {
     report({ClusterGpu, ModelFp4}, {DiagArg("fp4"), device});
 }
 
-RULE_CODE(BlockwiseDevice) {
+RULE_CODE(Fp8BlockwiseDevice) {
   if (!isFp8On(ctx) || !d.gpu || !cfg().is(ModelFp8Recipe, Fp8Recipe::Blockwise))
     return;
   const predict::Device &device = predict::device(*d.gpu);
@@ -216,7 +216,7 @@ RULE_CODE(Fp8Extents) {
             DiagArg(static_cast<int64_t>(divisor))});
 }
 
-RULE_CODE(Fp8GatherUnsupported) {
+RULE_CODE(Fp8ParamGatherUnsupported) {
   Opt recipe = ModelFp8Recipe;
   if (!isFp8On(ctx) || !on(DdpFp8ParamGather))
     return;
@@ -237,10 +237,10 @@ RULE_CODE(Fp8GatherUnsupported) {
 
 RULE_EACH(Fp8AttentionUnsupported, (ModelFp8DotProductAttention, ModelFp8MultiHeadAttention),
           isFp8On(ctx) && on(opt), report({opt, fp8Cause(ctx)}, {pathOf(opt)}));
-RULE_IF(Fp8OutputUnsupported, isFp8On(ctx) && on(ModelFp8OutputProj),
+RULE_IF(Fp8OutputProjectionUnsupported, isFp8On(ctx) && on(ModelFp8OutputProj),
         report({ModelFp8OutputProj, fp8Cause(ctx)}).remove(ModelFp8OutputProj));
 
-RULE_CODE(Fp8QuantizerUnsupported) {
+RULE_CODE(Fp8QuantizersUnsupported) {
   Opt factory = ModelFp8QuantizerFactory, recipe = ModelFp8Recipe;
   if (isFp8On(ctx) && has(factory))
     report({factory, fp8Cause(ctx)}, {pathOf(factory), text(factory)}).remove(factory);
@@ -249,7 +249,7 @@ RULE_CODE(Fp8QuantizerUnsupported) {
 }
 
 RULE_IF(Fp8WeightsUnsupported, dtypeBytes(d.params) < 2, report({ModelParamsDtype}));
-RULE_IF(HalfWeightsUnsupported, d.params == DType::F16 && !on(ModelFp16),
+RULE_IF(Fp16WeightsUnsupported, d.params == DType::F16 && !on(ModelFp16),
         report({ModelParamsDtype, ModelFp16}));
 RULE_IF(Fp4Unsupported, has(ModelFp4), report({ModelFp4}, {text(ModelFp4)}));
 RULE_IF(Fp8ParamGatherNeeds, on(DdpFp8ParamGather) && !gathersParams(ctx),
@@ -267,12 +267,12 @@ RULE_CODE(Fp8ParamsStrategy) {
         .set(strategy, ShardingStrategy::OptimGradsParams, Alternative);
 }
 
-RULE_IF(Fp8ParamsMain,
+RULE_IF(Fp8ParamsMaster,
         wantsFsdp() && on(DdpFp8ParamGather) &&
             cfg().is(DdpMegatronFsdpMainParamsDtype, FloatTypeOrAuto::Auto),
         report({DdpMegatronFsdpMainParamsDtype, DdpFp8ParamGather})
             .set(DdpMegatronFsdpMainParamsDtype, FloatTypeOrAuto::Fp32));
-RULE_IF(HalfMainParams,
+RULE_IF(MasterWeightsInFp16,
         wantsFsdp() && cfg().is(DdpMegatronFsdpMainParamsDtype, FloatTypeOrAuto::Fp16),
         report({DdpMegatronFsdpMainParamsDtype, fsdpFlag()},
                {pathOf(DdpMegatronFsdpMainParamsDtype)})
@@ -312,10 +312,10 @@ RULE_CODE(LossScaleWindow) {
     report({window}, {pathOf(window), text(window)});
 }
 
-RULE_IF(ReuseBufferNeeds, on(DdpReuseGradBufForMxfp8ParamAg) && !on(DdpFp8ParamGather),
+RULE_IF(ReuseGradBufferNeedsFp8, on(DdpReuseGradBufForMxfp8ParamAg) && !on(DdpFp8ParamGather),
         report({DdpReuseGradBufForMxfp8ParamAg, DdpFp8ParamGather})
             .remove(DdpReuseGradBufForMxfp8ParamAg));
-RULE_IF(ReuseBufferRequired,
+RULE_IF(ReuseGradBufferRequired,
         !wantsFsdp() && on(DdpFp8ParamGather) && !on(DdpReuseGradBufForMxfp8ParamAg) &&
             cfg().is(ModelFp8Recipe, Fp8Recipe::Mxfp8),
         report({DdpFp8ParamGather, ModelFp8Recipe, DdpReuseGradBufForMxfp8ParamAg})
@@ -331,7 +331,7 @@ RULE_IF(OptimizerOffloadFp8,
         report({OptimizerOptimizerCpuOffload, DdpFp8ParamGather, ModelFp8Recipe},
                {text(ModelFp8Recipe)}));
 
-RULE_CODE(WideMainGrads) {
+RULE_CODE(MainGradsInFp32) {
   bool isLeftOpen = cfg().is(DdpMegatronFsdpMainGradsDtype, FloatTypeOrAuto::Auto);
   if (wantsFsdp() && !isVersion2(ctx) && isLeftOpen && d.params != DType::F32)
     report({fsdpFlag(), ModelParamsDtype}, {DiagArg(std::string(dtypeName(d.params)))})

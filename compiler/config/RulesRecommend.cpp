@@ -38,12 +38,12 @@ void recommend(RuleContext &ctx, Opt opt, const NewValue &value,
 
 } // namespace
 
-RULE_IF(RecommendPerToken, isAdvised(ctx) && !on(ModelCalculatePerTokenLoss),
+RULE_IF(RecommendedPerTokenLoss, isAdvised(ctx) && !on(ModelCalculatePerTokenLoss),
         recommend(ctx, ModelCalculatePerTokenLoss, true));
-RULE_IF(RecommendMetaDevice, isAdvised(ctx) && !on(ModelInitModelWithMetaDevice),
+RULE_IF(RecommendedMetaDevice, isAdvised(ctx) && !on(ModelInitModelWithMetaDevice),
         recommend(ctx, ModelInitModelWithMetaDevice, true));
 
-RULE_CODE(RecommendBf16Reduction) {
+RULE_CODE(RecommendedBf16Reduction) {
   Opt wire = DdpMegatronFsdpGradCommDtype;
   // With a single rank, upstream adds the accumulated gradient to itself if gradients are
   // communicated in a type of their own.
@@ -60,10 +60,10 @@ RULE_CODE(RecommendBf16Reduction) {
   recommend(ctx, wire, FloatTypeOrAuto::Bf16, {pathOf(cause), text(cause)});
 }
 
-RULE_IF(RecommendDoubleBuffer, isAdvised(ctx) && !on(DdpFsdpDoubleBuffer) && canDoubleBuffer(ctx),
+RULE_IF(RecommendedDoubleBuffer, isAdvised(ctx) && !on(DdpFsdpDoubleBuffer) && canDoubleBuffer(ctx),
         recommend(ctx, DdpFsdpDoubleBuffer, true, {DiagArg(spelling(d.strategy))}));
 
-RULE_CODE(RecommendRegistered) {
+RULE_CODE(RecommendedRegisteredBuffers) {
   Opt opt = DdpNcclUb;
   const std::string *segments = variable("PYTORCH_CUDA_ALLOC_CONF");
   bool isHeld = segments && llvm::StringRef(*segments).contains("expandable_segments:True");
@@ -71,7 +71,7 @@ RULE_CODE(RecommendRegistered) {
     recommend(ctx, opt, true, {text(ClusterGpu)});
 }
 
-RULE_CODE(RecommendConnections) {
+RULE_CODE(RecommendedConnections) {
   Opt opt = EnvCudaDeviceMaxConnections;
   const std::string *value = variable("CUDA_DEVICE_MAX_CONNECTIONS");
   if (!isAdvised(ctx) || !value || *value == "1") // another rule reports a single queue

@@ -58,7 +58,7 @@ RULE_IF(MainParamsLoadOptim, on(CheckpointLoadMainParamsFromCkpt) && on(Checkpoi
 RULE_IF(MainParamsFsdp, wantsFsdp() && on(CheckpointLoadMainParamsFromCkpt),
         report({fsdpFlag(), CheckpointLoadMainParamsFromCkpt})
             .remove(CheckpointLoadMainParamsFromCkpt));
-RULE_IF(CkptStepNeedsLoad, has(CheckpointCkptStep) && !has(CheckpointLoad),
+RULE_IF(CheckpointStepNeedsLoad, has(CheckpointCkptStep) && !has(CheckpointLoad),
         report({CheckpointCkptStep, CheckpointLoad}, {num(CheckpointCkptStep)}));
 RULE_IF(VerifyIntegrityFormat,
         on(CheckpointVerifyIntegrity) && has(kFormat) && !isFormat(ctx, {CkptFormat::TorchDist}),
@@ -73,7 +73,7 @@ RULE_IF(ZarrGone, !wantsFsdp() && isFormat(ctx, {CkptFormat::Zarr}),
 RULE_IF(NoShardCheckpoint,
         wantsFsdp() && d.strategy == ShardingStrategy::NoShard && has(CheckpointSave),
         report({CheckpointSave, DdpDataParallelShardingStrategy}));
-RULE_IF(SaveIntervalNeedsSave, has(CheckpointSaveInterval) && !has(CheckpointSave),
+RULE_IF(SaveIntervalWithoutSave, has(CheckpointSaveInterval) && !has(CheckpointSave),
         report({CheckpointSaveInterval, CheckpointSave}, {num(CheckpointSaveInterval)}));
 RULE_IF(DecentralizedGloo, on(DistUseDecentralizedPg) && on(DistUseGlooProcessGroups),
         report({DistUseDecentralizedPg, DistUseGlooProcessGroups})
@@ -113,7 +113,7 @@ RULE_IF(FullValidationNeedsData,
         on(ValidationFullValidation) && has(ValidationEvalInterval) &&
             !(cfg().lengths() && cfg().lengths()->valid),
         report({ValidationFullValidation}, {problemOfLengths(ctx)}));
-RULE_IF(DataloaderUnsupported, cfg().is(DatasetDataloaderType, DataloaderType::External),
+RULE_IF(DataloaderTypeUnsupported, cfg().is(DatasetDataloaderType, DataloaderType::External),
         report({DatasetDataloaderType}, {text(DatasetDataloaderType)})
             .set(DatasetDataloaderType, DataloaderType::Cyclic, Alternative)
             .remove(DatasetDataloaderType, Alternative));
@@ -248,7 +248,7 @@ RULE_EACH(WarmupTwice, (SchedulerLrWarmupIters, SchedulerLrWarmupSamples),
               .remove(opt, Alternative)
               .remove(SchedulerLrWarmupFraction, Alternative));
 
-RULE_CODE(SamplesNotSteps) {
+RULE_CODE(SamplesNotWholeSteps) {
   if (d.phase) // then the schedule counts samples
     return;
   for (auto [opt, steps] : {std::pair(SchedulerLrDecaySamples, d.decayLength),
@@ -261,7 +261,7 @@ RULE_CODE(SamplesNotSteps) {
   }
 }
 
-RULE_CODE(SkipTrainNothing) {
+RULE_CODE(SkipTrainWithoutEvaluation) {
   Opt interval = ValidationEvalInterval, iters = ValidationEvalIters;
   bool takesAny = on(ValidationFullValidation) || num(iters) > 0;
   if (on(ValidationSkipTrain) && (!has(interval) || !takesAny))
@@ -296,7 +296,7 @@ RULE_CODE(WeightDecayFalls) {
     report({first, last}, {text(first), text(last)});
 }
 
-RULE_IF(DecoupledMinAlone, has(OptimizerDecoupledMinLr) && !has(OptimizerDecoupledLr),
+RULE_IF(DecoupledMinLrAlone, has(OptimizerDecoupledMinLr) && !has(OptimizerDecoupledLr),
         report({OptimizerDecoupledMinLr, OptimizerDecoupledLr}, {text(OptimizerDecoupledMinLr)})
             .remove(OptimizerDecoupledMinLr));
 
@@ -411,13 +411,13 @@ RULE_CODE(SamplesNeedText) {
         .remove(samples);
 }
 
-RULE_IF(VocabTooSmall,
+RULE_IF(VocabularyTooSmall,
         cfg().is(DatasetTokenizer, TokenizerKind::Bytes) && has(ModelVocabSize) &&
             num(ModelVocabSize) < kBytesTokens,
         report({ModelVocabSize, DatasetTokenizer, DatasetKind}, {num(ModelVocabSize), kBytesTokens})
             .set(ModelVocabSize, kBytesTokens, Alternative));
 
-RULE_CODE(ResetNeedsEod) {
+RULE_CODE(ResetNeedsDocumentEnd) {
   if (has(DatasetEodToken))
     return;
   for (Opt opt : {DatasetResetPositionIds, DatasetResetAttentionMask, DatasetEodMaskLoss})
@@ -436,7 +436,8 @@ static void reportVariables(RuleContext &ctx, VariableUse use,
 RULE_DO(VariableOfJob, reportVariables(ctx, VariableUse::Position));
 RULE_DO(VariableSecret, reportVariables(ctx, VariableUse::Secret));
 RULE_DO(VariableNotAllowed, reportVariables(ctx, VariableUse::Other, cfg().allowedVariables()));
-RULE_IF(WandbRun, has(LoggerWandbProject) && !cfg().getString(LoggerWandbProject).empty(),
+RULE_IF(WandbRunUnsupported,
+        has(LoggerWandbProject) && !cfg().getString(LoggerWandbProject).empty(),
         report({LoggerWandbProject}, {text(LoggerWandbProject)}).remove(LoggerWandbProject));
 
 } // namespace shardc::config

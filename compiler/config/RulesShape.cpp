@@ -218,7 +218,7 @@ RULE_CODE(SizeTooLarge) {
       }
 }
 
-RULE_CODE(WorldDivides) {
+RULE_CODE(WorldSize) {
   int64_t replica = product({d.tensorParallel, d.pipelineParallel, d.contextParallel});
   if (d.worldSize % replica != 0)
     report({ClusterNodes, ClusterGpusPerNode, ModelTensorModelParallelSize,
@@ -316,13 +316,13 @@ RULE_CODE(HeadsDivideHidden) {
 
 RULE_DO(GroupsDivideHeads,
         divides(ctx, ModelNumAttentionHeads, d.numHeads, ModelNumQueryGroups, d.numGroups));
-RULE_DO(TensorDividesHeads, divides(ctx, ModelNumAttentionHeads, d.numHeads,
-                                    ModelTensorModelParallelSize, d.tensorParallel));
+RULE_DO(TensorParallelDividesHeads, divides(ctx, ModelNumAttentionHeads, d.numHeads,
+                                            ModelTensorModelParallelSize, d.tensorParallel));
 
-RULE_IF(LinearHeads, has(ModelLinearAttentionFreq),
+RULE_IF(LinearAttentionHeads, has(ModelLinearAttentionFreq),
         divides(ctx, ModelLinearNumValueHeads, num(ModelLinearNumValueHeads),
                 ModelLinearNumKeyHeads, num(ModelLinearNumKeyHeads)));
-RULE_IF(LinearTensor, has(ModelLinearAttentionFreq),
+RULE_IF(LinearAttentionTensorParallel, has(ModelLinearAttentionFreq),
         divides(ctx, ModelLinearNumKeyHeads, num(ModelLinearNumKeyHeads),
                 ModelTensorModelParallelSize, d.tensorParallel));
 
@@ -332,11 +332,11 @@ RULE_IF(MambaHeads,
         report({ModelMambaNumGroups, ModelHybridLayerPattern},
                {mambaHeads(cfg()), num(ModelMambaNumGroups),
                 nearDivisors(std::max<int64_t>(mambaHeads(cfg()), 1), num(ModelMambaNumGroups))}));
-RULE_IF(MambaTensor, has(ModelHybridLayerPattern),
+RULE_IF(MambaTensorParallel, has(ModelHybridLayerPattern),
         divides(ctx, ModelMambaNumGroups, num(ModelMambaNumGroups), ModelTensorModelParallelSize,
                 d.tensorParallel));
 
-RULE_CODE(TensorDividesGroups) {
+RULE_CODE(TensorParallelDividesGroups) {
   // If there are as many groups as heads, the rule on heads already reports it.
   bool isOwn = cfg()[ModelNumQueryGroups].from.origin != Origin::Derived;
   if (isOwn && d.numGroups > d.tensorParallel)
@@ -349,7 +349,7 @@ RULE_IF(GroupsReplicated,
         report({ModelTensorModelParallelSize, ModelNumQueryGroups},
                {d.numGroups, d.tensorParallel, nearMultiples(d.tensorParallel, d.numGroups)}));
 
-RULE_CODE(TensorDividesQkv) {
+RULE_CODE(TensorParallelDividesQkv) {
   bool isShared = d.tensorParallel > d.numGroups && d.tensorParallel % d.numGroups == 0;
   int64_t rows = product({2, d.numGroups, d.headSize}); // heads of queries are never split
   if (isShared && d.numHeads % d.tensorParallel == 0 && rows % d.tensorParallel != 0)
@@ -357,7 +357,7 @@ RULE_CODE(TensorDividesQkv) {
            {rows, d.tensorParallel});
 }
 
-RULE_CODE(TensorDividesFfn) {
+RULE_CODE(TensorParallelDividesFfn) {
   struct Width {
     Opt opt, degreeOpt;
     int64_t degree;
@@ -376,7 +376,7 @@ RULE_CODE(TensorDividesFfn) {
   }
 }
 
-RULE_DO(TensorDividesHidden,
+RULE_DO(TensorParallelDividesHidden,
         divides(ctx, ModelHiddenSize, d.hidden, ModelTensorModelParallelSize, d.tensorParallel));
 
 RULE_CODE(StagesDivideLayers) {
@@ -406,7 +406,7 @@ RULE_CODE(UnevenStages) {
     report({ModelNumLayers, ModelPipelineModelParallelSize, first, last}, {layers, stages});
 }
 
-RULE_CODE(BalancedStages) {
+RULE_CODE(BalancedStagesDivided) {
   if (!cfg().is(ModelPipelineSplit, PipelineSplit::Balanced))
     return;
   auto divides = [&](Opt opt, bool does) {
@@ -467,7 +467,7 @@ std::optional<model::Placement> askedPlacement(const Config &config) {
 
 } // namespace
 
-RULE_IF(PlacementUnreadable,
+RULE_IF(PipelinePlacementUnreadable,
         has(ModelPipelinePlacement) && !askedPlacement(cfg()) &&
             product({d.pipelineParallel, d.virtualStages}) <= model::kChunksMax,
         report({ModelPipelinePlacement, ModelPipelineModelParallelSize,
@@ -475,7 +475,7 @@ RULE_IF(PlacementUnreadable,
                {text(ModelPipelinePlacement), product({d.pipelineParallel, d.virtualStages}),
                 d.pipelineParallel - 1}));
 
-RULE_CODE(PlacementNeeds) {
+RULE_CODE(PipelinePlacementNeeds) {
   std::optional<model::Placement> asked = askedPlacement(cfg());
   if (!asked || has(ModelPipelineScheduleCsv))
     return; // a file may have any placement
@@ -485,13 +485,14 @@ RULE_CODE(PlacementNeeds) {
            {text(ModelPipelineSchedule), needed.text(), text(ModelPipelinePlacement)});
 }
 
-RULE_IF(VScheduleNeeds, isVSchedule(cfg()) && (d.pipelineParallel == 1 || d.virtualStages != 2),
+RULE_IF(VScheduleNeedsTwoChunks,
+        isVSchedule(cfg()) && (d.pipelineParallel == 1 || d.virtualStages != 2),
         report({ModelPipelineSchedule, ModelPipelineModelParallelSize,
                 ModelVirtualPipelineModelParallelSize},
                {text(ModelPipelineSchedule), d.pipelineParallel, d.virtualStages})
             .remove(ModelPipelineSchedule));
 
-RULE_CODE(DualPipeMicrobatches) {
+RULE_CODE(DualPipeVNeedsMicrobatches) {
   int64_t fewest = product({2, d.pipelineParallel}), found = microbatchesOfSteps(d).front();
   if (cfg().is(ModelPipelineSchedule, PipelineSchedule::DualPipeV) && found < fewest)
     report({TrainGlobalBatchSize, phasesOption(cfg()), ModelPipelineSchedule,
@@ -511,7 +512,7 @@ RULE_CODE(InterleavedMicrobatches) {
   }
 }
 
-RULE_CODE(MicrobatchGroup) {
+RULE_CODE(MicrobatchGroupSize) {
   Opt opt = ModelMicrobatchGroupSizePerVpStage;
   if (!has(opt))
     return;
@@ -524,21 +525,21 @@ RULE_CODE(MicrobatchGroup) {
         .remove(opt);
 }
 
-RULE_IF(InterleavedNeeds,
+RULE_IF(InterleavedNeedsChunks,
         cfg().is(ModelPipelineSchedule, PipelineSchedule::Interleaved) &&
             (d.pipelineParallel == 1 || d.virtualStages == 1),
         report({ModelPipelineSchedule, ModelPipelineModelParallelSize,
                 ModelVirtualPipelineModelParallelSize},
                {d.pipelineParallel, d.virtualStages})
             .remove(ModelPipelineSchedule));
-RULE_IF(ZeroBubbleNeeds,
+RULE_IF(ZeroBubbleNeedsStages,
         cfg().is(ModelPipelineSchedule, PipelineSchedule::ZeroBubble) &&
             (d.pipelineParallel == 1 || d.virtualStages > 1),
         report({ModelPipelineSchedule, ModelPipelineModelParallelSize,
                 ModelVirtualPipelineModelParallelSize},
                {d.pipelineParallel, d.virtualStages})
             .remove(ModelPipelineSchedule));
-RULE_IF(SequenceDividesContext,
+RULE_IF(ContextParallelDividesSequence,
         d.contextParallel > 1 && d.seqLength % product({2, d.contextParallel}) != 0,
         report({ModelSeqLength, ModelContextParallelSize}, {d.seqLength, d.contextParallel}));
 
@@ -553,7 +554,7 @@ RULE_CODE(MtpTokenSlices) {
            {tokens, d.contextParallel, kWords});
 }
 
-RULE_CODE(SequenceDividesTensor) {
+RULE_CODE(SequenceParallelDividesSequence) {
   if (!on(ModelSequenceParallel) || d.seqLength % d.contextParallel != 0)
     return;
   int64_t local = d.seqLength / d.contextParallel;
@@ -563,7 +564,7 @@ RULE_CODE(SequenceDividesTensor) {
            {local, d.tensorParallel});
 }
 
-RULE_CODE(TpOverlapPieces) {
+RULE_CODE(TensorOverlapPieces) {
   if (!on(ModelTpCommOverlap) || !has(ModelTpCommOverlapPieces))
     return;
   int64_t pieces = num(ModelTpCommOverlapPieces);
@@ -574,16 +575,16 @@ RULE_CODE(TpOverlapPieces) {
         .remove(ModelTpCommOverlapPieces);
 }
 
-RULE_IF(TpOverlapStages,
+RULE_IF(TensorOverlapStages,
         d.pipelineParallel > 1 && on(ModelTpCommOverlap) && has(ModelTpCommOverlapPieces),
         report({ModelTpCommOverlapPieces, ModelPipelineModelParallelSize},
                {num(ModelTpCommOverlapPieces), d.pipelineParallel})
             .remove(ModelTpCommOverlapPieces));
-RULE_IF(TpOverlapDoubleBuffer,
+RULE_IF(TensorOverlapDoubleBuffer,
         on(ModelTpCommOverlap) && has(ModelTpCommOverlapPieces) && on(DdpFsdpDoubleBuffer),
         report({ModelTpCommOverlapPieces, DdpFsdpDoubleBuffer}, {num(ModelTpCommOverlapPieces)})
             .remove(ModelTpCommOverlapPieces));
-RULE_CODE(TpOverlapFp8) {
+RULE_CODE(TensorOverlapFp8) {
   Opt cause = on(ModelMultiLatentAttention) ? ModelMultiLatentAttention : ModelMtpNumLayers;
   if (on(ModelTpCommOverlap) && has(ModelTpCommOverlapPieces) && has(ModelFp8) &&
       hasScalesOfTensors(ctx) && (on(ModelMultiLatentAttention) || has(ModelMtpNumLayers)))
@@ -641,7 +642,7 @@ RULE_IF(ExpertsNeeded, d.expertParallel > 1 && !has(ModelNumMoeExperts),
 RULE_IF(RouterTopk, has(ModelNumMoeExperts) && num(ModelMoeRouterTopk) > num(ModelNumMoeExperts),
         report({ModelMoeRouterTopk, ModelNumMoeExperts},
                {num(ModelMoeRouterTopk), num(ModelNumMoeExperts)}));
-RULE_IF(VocabPadded, !on(ModelShouldPadVocab) && d.vocab % d.tensorParallel != 0,
+RULE_IF(VocabularyNotPadded, !on(ModelShouldPadVocab) && d.vocab % d.tensorParallel != 0,
         report({ModelVocabSize, ModelShouldPadVocab, ModelTensorModelParallelSize},
                {d.vocab, d.tensorParallel})
             .set(ModelShouldPadVocab, true));

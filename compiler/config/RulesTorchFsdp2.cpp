@@ -13,12 +13,12 @@ bool isFsdp2(const RuleContext &ctx) { return ctx.on(kFlag) && !ctx.wantsFsdp();
 
 } // namespace
 
-RULE_IF(Fsdp2Pipeline, isFsdp2(ctx) && d.pipelineParallel > 1,
+RULE_IF(TorchFsdp2Pipeline, isFsdp2(ctx) && d.pipelineParallel > 1,
         report({kFlag, ModelPipelineModelParallelSize}));
-RULE_IF(Fsdp2Experts, isFsdp2(ctx) && d.expertParallel > 1,
+RULE_IF(TorchFsdp2Experts, isFsdp2(ctx) && d.expertParallel > 1,
         report({kFlag, ModelExpertModelParallelSize}));
 
-RULE_CODE(Fsdp2DistributedOptimizer) {
+RULE_CODE(TorchFsdp2DistributedOptimizer) {
   if (!isFsdp2(ctx) || !d.distributedOptimizer)
     return;
   Opt written = isWritten(OptimizerUseDistributedOptimizer) ? OptimizerUseDistributedOptimizer
@@ -27,10 +27,10 @@ RULE_CODE(Fsdp2DistributedOptimizer) {
 }
 
 RULE_IF(
-    Fsdp2GradFusion, isFsdp2(ctx) && on(ModelGradientAccumulationFusion),
+    TorchFsdp2GradientFusion, isFsdp2(ctx) && on(ModelGradientAccumulationFusion),
     report({kFlag, ModelGradientAccumulationFusion}).set(ModelGradientAccumulationFusion, false));
 
-RULE_CODE(Fsdp2Format) {
+RULE_CODE(TorchFsdp2CheckpointFormat) {
   bool isServed =
       cfg().is(kFormat, CkptFormat::TorchDist) || cfg().is(kFormat, CkptFormat::TorchDcp);
   // Another rule refuses fsdp_dtensor without Megatron FSDP.
@@ -39,26 +39,27 @@ RULE_CODE(Fsdp2Format) {
     report({kFlag, kFormat}, {text(kFormat)}).set(kFormat, CkptFormat::TorchDcp);
 }
 
-RULE_IF(Fsdp2Tied, isFsdp2(ctx) && on(ModelShareEmbeddingsAndOutputWeights),
+RULE_IF(TorchFsdp2Tied, isFsdp2(ctx) && on(ModelShareEmbeddingsAndOutputWeights),
         report({kFlag, ModelShareEmbeddingsAndOutputWeights})
             .set(ModelShareEmbeddingsAndOutputWeights, false, Alternative));
-RULE_IF(Fsdp2Fp16, isFsdp2(ctx) && on(ModelFp16), report({kFlag, ModelFp16, MixedPrecisionPreset}));
-RULE_IF(Fsdp2Optimizer,
+RULE_IF(TorchFsdp2Fp16, isFsdp2(ctx) && on(ModelFp16),
+        report({kFlag, ModelFp16, MixedPrecisionPreset}));
+RULE_IF(TorchFsdp2Optimizer,
         isFsdp2(ctx) && !(cfg().is(OptimizerOptimizer, OptimizerKind::Adam) ||
                           cfg().is(OptimizerOptimizer, OptimizerKind::Sgd)),
         report({kFlag, OptimizerOptimizer}, {text(OptimizerOptimizer)}));
-RULE_IF(Fsdp2Instances, isFsdp2(ctx) && d.dataParallelOuter > 1,
+RULE_IF(TorchFsdp2Instances, isFsdp2(ctx) && d.dataParallelOuter > 1,
         report({kFlag, DdpNumDistributedOptimizerInstances}, {d.dataParallelOuter})
             .set(DdpNumDistributedOptimizerInstances, 1, Alternative));
-RULE_IF(Fsdp2Gradients, isFsdp2(ctx) && d.params != DType::F32,
+RULE_IF(TorchFsdp2Gradients, isFsdp2(ctx) && d.params != DType::F32,
         report({kFlag, ModelParamsDtype}, {DiagArg(std::string(dtypeName(d.wire))),
                                            DiagArg(std::string(dtypeName(d.params)))}));
-RULE_IF(Fsdp2Experimental, isFsdp2(ctx), report({kFlag}));
-RULE_IF(TorchDcpTensor,
+RULE_IF(TorchFsdp2Experimental, isFsdp2(ctx), report({kFlag}));
+RULE_IF(TorchDcpTensorParallel,
         cfg().is(kFormat, CkptFormat::TorchDcp) && isFsdp2(ctx) && d.tensorParallel > 1,
         report({kFormat, ModelTensorModelParallelSize, kFlag}, {d.tensorParallel})
             .set(kFormat, CkptFormat::TorchDist, Alternative));
-RULE_IF(TorchDcpNeeds, cfg().is(kFormat, CkptFormat::TorchDcp) && !on(kFlag) && !wantsFsdp(),
+RULE_IF(TorchDcpNeedsFsdp, cfg().is(kFormat, CkptFormat::TorchDcp) && !on(kFlag) && !wantsFsdp(),
         report({kFormat}).set(kFormat, CkptFormat::TorchDist, Alternative));
 
 } // namespace shardc::config

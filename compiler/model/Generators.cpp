@@ -179,8 +179,7 @@ Passes forwards(const PipelineShape &shape, const Placement &of, int32_t stage) 
 /// passes rather than compute weight gradients, as a share of their time.
 PassOrder greedy(const PipelineShape &shape, const Placement &of, int64_t limit, double patience,
                  const SecondsOf &seconds) {
-  PassOrder order{
-      of, shape.microbatches, std::vector<Passes>(static_cast<size_t>(of.stages())), {}};
+  PassOrder order{of, shape.microbatches, std::vector<Passes>(static_cast<size_t>(of.stages()))};
   PassIndex index(of.chunks(), shape.microbatches);
   std::vector<std::vector<PassSpan>> spans(order.rows.size());
   std::map<StagePart, int64_t> next; // microbatch
@@ -228,11 +227,11 @@ PassOrder greedy(const PipelineShape &shape, const Placement &of, int64_t limit,
   }
 }
 
-template <typename Fn>
-PassOrder orderOf(Placement placement, const PipelineShape &shape, Fn rowOf) {
-  PassOrder order{std::move(placement), shape.microbatches, {}, {}};
-  for (int32_t stage = 0; stage < order.placement.stages(); ++stage)
-    order.rows.push_back(rowOf(shape, order.placement, stage));
+using RowOf = Passes(const PipelineShape &, const Placement &, int32_t stage);
+PassOrder orderOf(const Placement &placement, const PipelineShape &shape, RowOf *rowOf) {
+  PassOrder order{placement, shape.microbatches};
+  for (int32_t stage = 0; stage < placement.stages(); ++stage)
+    order.rows.push_back(rowOf(shape, placement, stage));
   return order;
 }
 
@@ -240,8 +239,7 @@ PassOrder orderOf(Placement placement, const PipelineShape &shape, Fn rowOf) {
 
 PassOrder orderOf(plan::Job::PipelineSchedule schedule, const PipelineShape &shape) {
   using enum plan::Job::PipelineSchedule;
-  return orderOf(shape.placement ? *shape.placement
-                                 : placementFor(schedule, shape.stages, shape.chunks),
+  return orderOf(shape.placement.value_or(placementFor(schedule, shape.stages, shape.chunks)),
                  shape,
                  schedule == ZeroBubble  ? zeroBubble
                  : schedule == ZbV       ? zbV

@@ -84,6 +84,12 @@ struct PassPlace {
 struct PassSpan {
   double begin = 0, end = 0;
 };
+using PassSpans = std::vector<std::vector<PassSpan>>; ///< by stage
+
+/// What a stage that cannot continue waits for: its pass, and the one that this pass needs.
+struct PassWait {
+  PassPlace pass, needed;
+};
 
 /// The passes of an order, by what they compute.
 class PassIndex {
@@ -131,17 +137,21 @@ struct PassOrder {
   std::optional<OrderFault> check() const;
   /// Runs each cell as soon as the one before it and the passes that it needs have ended. All
   /// passes of a cell begin and end with it. Rows end early where they wait for each other.
-  std::vector<std::vector<PassSpan>> run(const PassIndex &index, const SecondsOf &seconds) const;
+  PassSpans run(const PassIndex &index, const SecondsOf &seconds) const;
+  /// What the stage waits for in its next cell after the passes that have run, if anything.
+  std::optional<PassWait> waitOf(const PassIndex &index, const PassSpans &done, size_t row) const;
+  /// All passes, row by row.
+  std::vector<PassPlace> places() const;
   /// The first pass of the cell that has this pass, and the one after its last pass.
-  size_t cellBegin(size_t row, size_t pass) const {
-    while (pass > 0 && rows[row][pass - 1].isPair)
-      --pass;
-    return pass;
+  size_t cellBegin(PassPlace of) const {
+    while (of.pass > 0 && rows[of.row][of.pass - 1].isPair)
+      --of.pass;
+    return of.pass;
   }
-  size_t cellEnd(size_t row, size_t pass) const {
-    while (rows[row][pass].isPair)
-      ++pass;
-    return pass + 1;
+  size_t cellEnd(PassPlace of) const {
+    while (at(of).isPair)
+      ++of.pass;
+    return of.pass + 1;
   }
   const StagePass &at(const PassPlace &place) const { return rows[place.row][place.pass]; }
   int64_t columnOf(size_t stage, size_t pass) const {

@@ -3,6 +3,7 @@
 #include "compiler/passes/StageSchedule.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <tuple>
 
@@ -67,20 +68,19 @@ std::vector<Repetition> shortestOf(const std::vector<StagePass> &passes, size_t 
 } // namespace
 
 StageSchedule::StageSchedule(const PassOrder &order, const SecondsOf &seconds)
-    : order_{order.placement, order.microbatches, {}, {}},
-      index_(order.placement.chunks(), order.microbatches) {
-  takeRows(order);
+    : order_(order), index_(order.placement.chunks(), order.microbatches) {
+  joinParts();
   placed_ = placeReceives(usualSeconds);
   if (seconds) {
     constexpr double kGain = 0.999;
-    placed_.seconds = *secondsWith(placed_, seconds);
+    placed_.seconds = *secondsWith(placed_.transfers, seconds);
     if (Placed placed = placeReceives(seconds); placed.seconds < kGain * placed_.seconds)
       placed_ = std::move(placed);
   }
   for (int32_t stage = 0; stage < stages(); ++stage) {
     receives_.emplace_back();
     for (StagePart part : parts(stage))
-      receives_.back()[part] = receivesOf(stage, part);
+      receives_.back()[part] = receivesOf(part);
     for (StagePart part : parts(stage))
       if (std::optional<Handover> of = operandOf(part))
         waiting_[*of] = countWaiting(*of);
@@ -88,7 +88,8 @@ StageSchedule::StageSchedule(const PassOrder &order, const SecondsOf &seconds)
   placed_.transfers = {};
 }
 
-void StageSchedule::takeRows(const PassOrder &order) {
+/// Turns the passes of the order into those that segments execute.
+void StageSchedule::joinParts() {
   const int32_t last = placement().chunks() - 1;
   auto isBehindItsForward = [&](const std::vector<StagePass> &row, size_t i) {
     return i > 0 && row[i].part == StagePart{PassKind::Backward, last} &&
@@ -97,10 +98,9 @@ void StageSchedule::takeRows(const PassOrder &order) {
   };
   std::set<int32_t> divided; // chunks
   int64_t pairs = 0;
-  PassOrder sorted = order; // the forward pass of a cell comes first
-  for (std::vector<StagePass> &row : sorted.rows)
+  for (std::vector<StagePass> &row : order_.rows)
     for (size_t i = 0; i < row.size(); ++i) {
-      if (row[i].isPair && !hasForward(row[i].part.kind))
+      if (row[i].isPair && !hasForward(row[i].part.kind)) // the forward pass of a cell comes first
         std::swap(row[i], row[i + 1]), std::swap(row[i].isPair, row[i + 1].isPair);
       if (row[i].isPair && row[i + 1].microbatch > row[i].microbatch)
         row[i].isPair = false; // periods of predicates cannot begin before microbatch 0
@@ -108,8 +108,9 @@ void StageSchedule::takeRows(const PassOrder &order) {
       if (row[i].part.kind == PassKind::Inputs)
         divided.insert(row[i].part.chunk);
     }
-  for (const std::vector<StagePass> &row : sorted.rows) {
-    std::vector<StagePass> &own = order_.rows.emplace_back();
+  for (std::vector<StagePass> &own : order_.rows) {
+    const std::vector<StagePass> row = std::exchange(own, {});
+    std::set<StagePart> parts;
     for (size_t i = 0; i < row.size(); ++i) {
       auto [kind, chunk] = row[i].part;
       if (pairs == microbatches() && isBehindItsForward(row, i)) {
@@ -122,13 +123,12 @@ void StageSchedule::takeRows(const PassOrder &order) {
       if (isDivided)
         own.push_back({{PassKind::Weights, chunk}, row[i].microbatch});
     }
-    std::set<StagePart> parts;
-    for (PassPlace place{order_.rows.size() - 1, 0}; place.pass < own.size(); ++place.pass) {
-      parts.insert(own[place.pass].part);
-      index_.add(own[place.pass], place);
-    }
+    for (const StagePass &pass : own)
+      parts.insert(pass.part);
     parts_.emplace_back(parts.begin(), parts.end());
   }
+  for (const PassPlace &place : order_.places())
+    index_.add(order_.at(place), place);
 }
 
 /// Chooses the pass that receives a value: one that runs when the value is computed, so that
@@ -137,77 +137,71 @@ void StageSchedule::takeRows(const PassOrder &order) {
 /// same time could then deadlock; in that case the first pass receives gradients, inputs or both.
 StageSchedule::Placed StageSchedule::placeReceives(const SecondsOf &seconds) const {
   const auto spans = order_.run(index_, seconds);
-  Placed best;
+  Placed best{{}, std::numeric_limits<double>::infinity()};
+  std::vector<Transfer> transfers;
   std::map<std::tuple<size_t, size_t, bool>, int32_t> channels;
-  double bound = 0; // without transfers
-  for (PassPlace to{0, 0}; to.row < spans.size(); ++to.row) {
-    SHARDC_CHECK(spans[to.row].size() == order_.rows[to.row].size(), "stages wait for each other");
-    bound = std::max(bound, spans[to.row].empty() ? 0 : spans[to.row].back().end);
-    for (to.pass = 0; to.pass < spans[to.row].size(); ++to.pass) {
-      const PassPlace *from = index_.needsOf(order_.at(to))[1];
-      if (from == nullptr || from->row == to.row)
-        continue;
-      auto number = static_cast<int32_t>(channels.size());
-      bool isForward = hasForward(order_.at(to).part.kind);
-      int32_t channel = channels.try_emplace({from->row, to.row, isForward}, number).first->second;
-      best.transfers.push_back({spans[from->row][from->pass].end, to, *from, channel});
-    }
+  double bound = 0; // without transfers; no choice can be faster
+  for (const PassPlace &to : order_.places()) {
+    SHARDC_CHECK(to.pass < spans[to.row].size(), "stages wait for each other");
+    bound = std::max(bound, spans[to.row][to.pass].end);
+    const PassPlace *from = index_.needsOf(order_.at(to))[1];
+    if (from == nullptr)
+      continue;
+    const bool isForward = hasForward(order_.at(to).part.kind);
+    auto number = static_cast<int32_t>(channels.size());
+    int32_t channel = channels.try_emplace({from->row, to.row, isForward}, number).first->second;
+    transfers.push_back({spans[from->row][from->pass].end, to, *from, channel, from->pass});
   }
-  std::ranges::sort(best.transfers);
-  best.seconds = std::numeric_limits<double>::infinity();
-  struct Second {
-    bool inputs, gradients;
-  };
-  for (Second second : {Second{true, true}, Second{true, false}, Second{false, true}, Second{}}) {
-    Placed found{best.transfers, {}, 0};
-    for (const std::vector<StagePass> &row : order_.rows)
-      found.by.emplace_back(row.size(), kNoPass);
-    for (const Transfer &transfer : best.transfers) {
-      const PassPlace &to = transfer.to;
-      bool isSecond = hasForward(order_.at(to).part.kind) ? second.inputs : second.gradients;
-      const size_t cell = order_.cellBegin(to.row, to.pass);
-      size_t by = cell == 0 ? 0 : cell - 1;
-      auto isTooLate = [&](double begin) {
-        return isSecond ? begin > transfer.ready : begin >= transfer.ready;
+  std::ranges::sort(transfers);
+  enum : unsigned { Gradients = 1, Inputs = 2 }; // what the second pass receives
+  for (unsigned second = (Inputs | Gradients) + 1; second-- > 0 && best.seconds > bound;) {
+    Placed found{transfers, 0};
+    for (Transfer &each : found.transfers) {
+      if (!each.isSent())
+        continue;
+      const PassPlace &to = each.to;
+      bool isSecond = (second & (hasForward(order_.at(to).part.kind) ? Inputs : Gradients)) != 0;
+      auto isTooLate = [&](const model::PassSpan &span) {
+        return isSecond ? span.begin > each.ready : span.begin >= each.ready;
       };
-      while (by > 0 && isTooLate(spans[to.row][by].begin))
-        --by;
-      found.by[to.row][to.pass] = by;
+      each.by = std::max<size_t>(order_.cellBegin(to), 1) - 1;
+      while (each.by > 0 && isTooLate(spans[to.row][each.by]))
+        --each.by;
     }
-    found.seconds = secondsWith(found, seconds).value_or(best.seconds);
+    found.seconds = secondsWith(found.transfers, seconds).value_or(best.seconds);
     if (found.seconds < best.seconds)
       best = std::move(found);
-    if (best.seconds <= bound)
-      break; // no other choice can be faster
   }
-  SHARDC_CHECK(!best.by.empty(), "stages wait for each other's transfers");
+  SHARDC_CHECK(std::isfinite(best.seconds), "stages wait for each other's transfers");
   return best;
 }
 
 /// Predicted seconds of a step. A transfer takes no time, and begins when both ends are ready.
 /// Empty if stages deadlock.
-std::optional<double> StageSchedule::secondsWith(const Placed &placed,
+std::optional<double> StageSchedule::secondsWith(const std::vector<Transfer> &transfers,
                                                  const SecondsOf &seconds) const {
   std::vector<std::vector<std::vector<predict::Meeting>>> meetings; // receives, then sends
   for (const std::vector<StagePass> &row : order_.rows)
     meetings.emplace_back(row.size());
-  auto lengthOf = [&](size_t row, size_t cell) {
+  auto lengthOf = [&](PassPlace place) {
     double length = 0;
-    for (size_t i = cell; i < order_.cellEnd(row, cell); ++i)
-      length += seconds(order_.rows[row][i].part);
+    for (size_t end = order_.cellEnd(place); place.pass < end; ++place.pass)
+      length += seconds(order_.at(place).part);
     return length;
   };
   for (bool isSend : {false, true})
-    for (const auto &[ready, to, from, channel] : placed.transfers) {
-      const PassPlace at = isSend ? from : PassPlace{to.row, placed.by[to.row][to.pass]};
-      const size_t cell = order_.cellBegin(at.row, at.pass);
-      meetings[at.row][cell].push_back(
-          {channel, isSend, isSend ? lengthOf(at.row, cell) : 0, 0, at == to, 0});
+    for (const Transfer &each : transfers) {
+      if (!each.isSent())
+        continue;
+      const PassPlace at = isSend ? each.from : PassPlace{each.to.row, each.by};
+      const PassPlace cell{at.row, order_.cellBegin(at)};
+      meetings[cell.row][cell.pass].push_back(
+          {each.channel, isSend, isSend ? lengthOf(cell) : 0, 0, at == each.to, 0});
     }
   std::vector<std::vector<predict::Pass>> actors(meetings.size());
   for (size_t row = 0; row < actors.size(); ++row)
-    for (size_t i = 0; i < meetings[row].size(); i = order_.cellEnd(row, i))
-      actors[row].push_back({lengthOf(row, i), meetings[row][i]});
+    for (size_t i = 0; i < meetings[row].size(); i = order_.cellEnd({row, i}))
+      actors[row].push_back({lengthOf({row, i}), meetings[row][i]});
   std::optional<std::vector<predict::ActorTimes>> times = predict::timesOf(actors);
   if (!times)
     return std::nullopt;
@@ -221,35 +215,36 @@ std::optional<double> StageSchedule::secondsWith(const Placed &placed,
 /// microbatches and the microbatches for which it arrives. A segment has one order of receives. It
 /// is that in which passes need the values if the values also become ready in this order in each
 /// microbatch; otherwise some receives are there twice, for different microbatches.
-std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) const {
+std::vector<Receive> StageSchedule::receivesOf(StagePart by) const {
   using Key = std::pair<Handover, int64_t>;
   struct Found {
     Key key;
-    size_t after = kNoPass; ///< fewest passes until the value is read
+    size_t after = SIZE_MAX; ///< fewest passes until the value is read
     std::vector<int64_t> microbatches;
   };
   std::vector<Found> order;
   std::map<std::pair<bool, int64_t>, std::vector<Key>> byMicrobatch;
   std::vector<Receive> receives;
+  const int32_t stage = placement().stageOf(by.chunk);
   bool isOwnLeft = receivesOwn(stage, by);
   for (const Transfer &transfer : placed_.transfers) {
-    if (std::cmp_not_equal(transfer.to.row, stage))
+    const auto &[row, i] = transfer.to;
+    if (std::cmp_not_equal(row, stage) || !transfer.isSent())
       continue;
-    size_t i = transfer.to.pass, during = placed_.by[at(stage)][i];
     isOwnLeft &= i != 0;
-    if (during == i || passes(stage)[during].part != by)
+    const StagePass &pass = order_.rows[row][i], &during = order_.rows[row][transfer.by];
+    if (transfer.by == i || during.part != by)
       continue;
-    const StagePass &pass = passes(stage)[i];
-    int64_t now = passes(stage)[during].microbatch;
+    int64_t now = during.microbatch;
     Key key{*operandOf(pass.part), pass.microbatch - now};
-    if (isOwnLeft && during == 0 && !key.first.isGradient) {
+    if (isOwnLeft && transfer.by == 0 && !key.first.isGradient) {
       receives.push_back({key.first, key.second, predsOf({now}), true});
       continue;
     }
     auto found = std::ranges::find(order, key, &Found::key);
     if (found == order.end())
-      found = order.insert(found, {key, kNoPass, {}});
-    found->after = std::min(found->after, i - during);
+      found = order.insert(found, {key, SIZE_MAX, {}});
+    found->after = std::min(found->after, i - transfer.by);
     byMicrobatch[{key.first.isGradient, now}].push_back(key);
   }
   std::ranges::sort(order, {},
@@ -313,27 +308,23 @@ std::vector<Pred> StageSchedule::predsOf(std::vector<int64_t> microbatches) cons
 }
 
 bool StageSchedule::receivesOwn(int32_t stage, StagePart part) const {
-  return passes(stage).front().part == part && placed_.by[at(stage)].front() == 0;
+  std::optional<Handover> of = operandOf(part);
+  return passes(stage).front().part == part && of && placement().areApart(of->maker(), of->chunk);
 }
 
-/// The fewest slots of a ring, at least `least`, in which no value is replaced while it lives. The
-/// slot is the microbatch modulo the number of slots.
-int32_t StageSchedule::fewestSlots(const std::vector<Life> &lives, int32_t least) {
-  std::vector<Life> order = lives;
-  std::ranges::sort(order, {}, &Life::begin);
-  auto slots = static_cast<size_t>(least);
-  auto holds = [&] {
-    std::vector<size_t> free(slots); // by slot: the first pass that may fill it again
-    return std::ranges::all_of(order, [&](const Life &life) {
-      size_t &from = free[at(life.microbatch) % slots];
-      bool isFree = from <= life.begin;
-      from = life.last + 1;
-      return isFree;
+/// The fewest slots of a ring that `fit` and in which no value is replaced while it lives. The slot
+/// is the microbatch modulo the number of slots.
+template <typename Fit> int32_t StageSchedule::fewestSlots(std::vector<Life> lives, Fit fit) {
+  std::ranges::sort(lives, {}, &Life::begin);
+  for (int32_t slots = 1;; ++slots) {
+    std::vector<size_t> free(at(slots)); // by slot: the first pass that may fill it again
+    bool holds = std::ranges::all_of(lives, [&](const Life &life) {
+      size_t &from = free[at(life.microbatch % slots)];
+      return std::exchange(from, life.last + 1) <= life.begin;
     });
-  };
-  while (slots > 0 && !holds())
-    ++slots;
-  return static_cast<int32_t>(slots);
+    if (holds && fit(slots))
+      return slots;
+  }
 }
 
 /// A pass may fill the slot that it empties, since it first reads the operand, unless it receives
@@ -342,16 +333,14 @@ int32_t StageSchedule::fewestSlots(const std::vector<Life> &lives, int32_t least
 int32_t StageSchedule::countWaiting(Handover of) const {
   int32_t stage = placement().stageOf(of.chunk);
   std::vector<Life> lives;
-  for (size_t i = 0; i < passes(stage).size(); ++i) {
-    const StagePass &pass = passes(stage)[i];
-    if (operandOf(pass.part) != of)
+  for (const auto &[ready, to, from, channel, by] : placed_.transfers) {
+    const StagePass &pass = order_.at(to);
+    if (operandOf(pass.part) != of || by == to.pass)
       continue;
-    size_t by = placed_.by[at(stage)][i],
-           begin = by != kNoPass ? by : index_.needsOf(pass)[1]->pass;
-    bool isAlone = order_.cellEnd(at(stage), i) - order_.cellBegin(at(stage), i) == 1;
-    if (begin != i)
-      lives.push_back({order_.cellBegin(at(stage), begin),
-                       isAlone ? i - 1 : order_.cellEnd(at(stage), i) - 1, pass.microbatch});
+    const size_t end = order_.cellEnd(to);
+    bool isAlone = end - order_.cellBegin(to) == 1;
+    lives.push_back(
+        {order_.cellBegin({to.row, by}), isAlone ? to.pass - 1 : end - 1, pass.microbatch});
   }
   auto areApart = [&](int32_t slots) {
     return std::ranges::all_of(parts(stage), [&](StagePart by) {
@@ -367,10 +356,7 @@ int32_t StageSchedule::countWaiting(Handover of) const {
       });
     });
   };
-  int32_t slots = lives.empty() ? 0 : fewestSlots(lives, 1);
-  while (slots > 0 && !areApart(slots))
-    slots = fewestSlots(lives, slots + 1);
-  return slots;
+  return lives.empty() ? 0 : fewestSlots(std::move(lives), areApart);
 }
 
 Runs StageSchedule::runsOf(StagePart part) const {
@@ -390,7 +376,7 @@ int32_t StageSchedule::slotsFor(StagePart from, const std::set<StagePart> &to) c
       last = std::max(last, indexOf(part, i));
     lives.push_back({indexOf(from, i), last, i});
   }
-  return fewestSlots(lives, 1);
+  return fewestSlots(std::move(lives), [](int32_t) { return true; });
 }
 
 /// Writes the passes as program nodes. Repeated sequences become loops whose microbatch numbers

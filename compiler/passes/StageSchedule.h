@@ -82,19 +82,18 @@ public:
                                          const std::map<StagePart, uint32_t> &segmentOf) const;
 
 private:
-  /// A value that one stage sends to another.
+  /// A value that one chunk hands to another one.
   struct Transfer {
     double ready = 0; ///< when it is computed if transfers take no time
     PassPlace to, from;
     int32_t channel = 0;
+    size_t by = 0; ///< the pass of the stage during which it is received, or made
+    bool isSent() const { return from.row != to.row; }
     auto operator<=>(const Transfer &) const = default;
   };
-  /// The transfers in the order in which values become ready, and when they are received.
   struct Placed {
-    std::vector<Transfer> transfers;
-    /// By stage and pass: the pass during which its operand is received (possibly itself), or none.
-    std::vector<std::vector<size_t>> by;
-    double seconds = 0; ///< of a step
+    std::vector<Transfer> transfers; ///< in the order in which values become ready
+    double seconds = 0;              ///< of a step
   };
   /// From the pass with the first index to that with the second one, both included.
   struct Life {
@@ -102,19 +101,19 @@ private:
     int64_t microbatch;
   };
 
-  static constexpr size_t kNoPass = SIZE_MAX;
   static size_t at(int64_t index) { return static_cast<size_t>(index); }
-  void takeRows(const PassOrder &order);
+  void joinParts();
   /// The index of the pass in its row.
   size_t indexOf(const StagePart &part, int64_t microbatch) const {
     return index_.at(firstResult(part.kind), part.chunk, microbatch).pass;
   }
   Placed placeReceives(const SecondsOf &seconds) const;
-  std::optional<double> secondsWith(const Placed &placed, const SecondsOf &seconds) const;
-  std::vector<Receive> receivesOf(int32_t stage, StagePart by) const;
+  std::optional<double> secondsWith(const std::vector<Transfer> &transfers,
+                                    const SecondsOf &seconds) const;
+  std::vector<Receive> receivesOf(StagePart by) const;
   std::vector<plan::Pred> predsOf(std::vector<int64_t> microbatches) const;
   int32_t countWaiting(Handover of) const;
-  static int32_t fewestSlots(const std::vector<Life> &lives, int32_t least);
+  template <typename Fit> static int32_t fewestSlots(std::vector<Life> lives, Fit fit);
 
   PassOrder order_; ///< with the parts that segments execute
   model::PassIndex index_;

@@ -65,16 +65,18 @@ checkpoint::PeftParts partsOfTargets(const PeftSettings &settings,
   return {parts->second.isJoint, parts->second.kept, parts->second.alphas};
 }
 
-/// The kind of a parameter in recipes; null if it has none.
+/// The kind of a parameter in recipes, of which it has the longest name; null if it has none.
 const model::ParamKindInfo *kindOf(std::string_view name) {
+  const model::ParamKindInfo *found = nullptr;
+  size_t longest = 0;
   for (const model::ParamKindInfo &kind : model::kParamKinds)
     for (std::string_view rest = kind.names; !rest.empty();) {
       std::string_view end = rest.substr(0, rest.find(' '));
       rest.remove_prefix(std::min(end.size() + 1, rest.size()));
-      if (name.ends_with(end))
-        return &kind;
+      if (name.ends_with(end) && end.size() > longest)
+        found = &kind, longest = end.size();
     }
-  return nullptr;
+  return found;
 }
 
 /// Takes the shortest list that selects exactly these layers: last names as PEFT has them, patterns
@@ -180,12 +182,15 @@ Status importAdapters(const PeftCommand &command) {
   printOut(
       "a recipe that goes on with them has\n"
       "  peft {} {{ rank = {}  alpha = {}  rslora = {}  dropout = {}{}\n"
-      "    targets = {}{}{} }}\n",
+      "    targets = {}{}{} }}\n{}",
       settings.scheme, settings.rank, settings.alpha, settings.isRslora, settings.dropout,
       settings.hasBiases ? "  lora_bias = true" : "", listOf(settings.targets),
       settings.targetAlphas.empty() ? "" : "\n    target_alphas = " + listOf(settings.targetAlphas),
       settings.modulesToSave.empty() ? ""
-                                     : "\n    modules_to_save = " + listOf(settings.modulesToSave));
+                                     : "\n    modules_to_save = " + listOf(settings.modulesToSave),
+      settings.isUntied ? "and, since it trains one table of two that the base shares,\n"
+                          "  model.share_embeddings_and_output_weights = false\n"
+                        : "");
   return Status::ok();
 }
 

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "compiler/basic/Markdown.h"
 #include "compiler/tools/CommandHelp.h"
-#include "compiler/tools/Reference.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 

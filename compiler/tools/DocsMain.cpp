@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <string>
 
+#include "compiler/basic/Markdown.h"
 #include "compiler/config/Explain.h"
 #include "compiler/passes/Pipeline.h"
 #include "compiler/tools/CommandHelp.h"
@@ -79,27 +80,18 @@ std::string meaningOf(const HfField &row) {
   return "";
 }
 
-std::string hfArchitectureTable() {
-  std::string out =
-      "| `model_type` | class of transformers | `model` of the recipe |\n|---|---|---|\n";
+std::vector<std::string> hfTables() {
+  Tables tables;
+  tables.begin("`model_type` | class of transformers | `model` of the recipe");
   for (const HfArchitecture &one : checkpoint::hfArchitectures())
-    out += fmt::format("| `{}` | `{}` | `{}` |\n", one.modelType, one.className, one.recipeFamily);
-  return out;
-}
-
-std::string hfOuterTable() {
-  std::string out =
-      "| `model_type` | class of transformers | `model_type` of the text |\n|---|---|---|\n";
+    tables.row(code(one.modelType), code(one.className), code(one.recipeFamily));
+  tables.begin("`model_type` | class of transformers | `model_type` of the text");
   for (const HfOuter &one : checkpoint::hfOuters())
-    out += fmt::format("| `{}` | `{}` | `{}` |\n", one.modelType, one.className, one.textType);
-  return out;
-}
-
-std::string hfFieldTable() {
-  std::string out = "| field | architectures | meaning |\n|---|---|---|\n";
+    tables.row(code(one.modelType), code(one.className), code(one.textType));
+  tables.begin("field | architectures | meaning");
   for (const HfField &row : checkpoint::hfFields())
-    out += fmt::format("| `{}` | {} | {} |\n", row.name, architecturesOf(row), meaningOf(row));
-  return out;
+    tables.row(code(row.name), architecturesOf(row), meaningOf(row));
+  return tables.texts;
 }
 
 /// The commands of the programs beside this one.
@@ -121,18 +113,18 @@ struct Page {
 
 std::vector<Page> pages(const std::string &commands) {
   return {{"commands.md", {commands}},
-          {"coming-from-others.md", {tools::foreignReference()}},
+          {"coming-from-others.md", tools::foreignReference()},
           {"options.md", config::optionReference()},
           {"rules.md", config::ruleReference()},
-          {"diagnostics.md", {tools::diagnosticReference(), tools::verifierReference()}},
-          {"messages.md", {tools::messageReference()}},
+          {"diagnostics.md", tools::diagnosticReference()},
+          {"messages.md", tools::messageReference()},
           {"ops.md", tools::opReference()},
           {"kinds.md", tools::kindReference()},
-          {"passes.md", {tools::passReference()}},
+          {"passes.md", tools::passReference()},
           {"devices.md", tools::deviceReference()},
-          {"job.md", {tools::jobReference()}},
-          {"hugging-face.md", {hfArchitectureTable(), hfOuterTable(), hfFieldTable()}},
-          {"environment.md", {tools::launcherReference()}}};
+          {"job.md", tools::jobReference()},
+          {"hugging-face.md", hfTables()},
+          {"environment.md", tools::launcherReference()}};
 }
 
 /// The page with its parts between marks replaced.

@@ -306,12 +306,10 @@ int runRequest(const GenerateCommand &command, const Request &request) {
   if (!plans || !settings)
     return finishCkpt(systemError("pass the plans to", "shardc-run", errno));
   std::vector<std::string> arguments = {*plans, "--continue=" + *settings};
-  if (!command.backend.empty())
-    arguments.push_back("--backend=" + command.backend);
+  passOn(arguments, "--backend", command.backend);
   for (const std::string &name : command.common.load.allowedVariables)
-    arguments.push_back("--allow-env=" + name);
-  if (command.timings)
-    arguments.push_back("--timings");
+    passOn(arguments, "--allow-env", name);
+  passOnFlag(arguments, "--timings", command.timings);
   return become(findRunner(command.program), std::move(arguments));
 }
 

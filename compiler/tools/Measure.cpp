@@ -112,8 +112,7 @@ ExitStatus startOnHosts(const MeasureCommand &options, std::vector<std::string> 
   std::string program = "srun";
   if (std::getenv("SLURM_JOB_ID")) {
     arguments = {"--nodelist=" + options.hosts};
-    if (options.ranks > 0)
-      arguments.push_back("--ntasks-per-node=" + std::to_string(options.ranks));
+    passOn(arguments, "--ntasks-per-node", options.ranks);
   } else {
     std::optional<int64_t> ranks = ranksOn(options.hosts);
     if (!ranks)
@@ -130,15 +129,6 @@ ExitStatus startOnHosts(const MeasureCommand &options, std::vector<std::string> 
   }
   arguments.insert(arguments.end(), command.begin(), command.end());
   return become(program, std::move(arguments));
-}
-
-void addIf(std::vector<std::string> &arguments, const char *name, int64_t value) {
-  if (value > 0)
-    arguments.push_back(std::string(name) + "=" + std::to_string(value));
-}
-void addIf(std::vector<std::string> &arguments, const char *name, const std::string &value) {
-  if (!value.empty())
-    arguments.push_back(std::string(name) + "=" + value);
 }
 
 /// Starts the ranks of this node, if it is one of several. Returns the exit status in the process
@@ -161,10 +151,9 @@ int runMeasure(MeasureCommand &options) {
   if (std::optional<int> ended = startNode(options))
     return *ended;
   std::vector<std::string> arguments = {"--measure", "--output=" + options.output};
-  addIf(arguments, "--backend", options.backend);
-  addIf(arguments, "--ranks", options.ranks);
-  if (options.isQuick)
-    arguments.emplace_back("--quick");
+  passOn(arguments, "--backend", options.backend);
+  passOn(arguments, "--ranks", options.ranks);
+  passOnFlag(arguments, "--quick", options.isQuick);
   return become(findRunner(options.program), std::move(arguments));
 }
 
@@ -176,17 +165,17 @@ int runDoctor(MeasureCommand &options) {
     if (std::optional<int> ended = startNode(options))
       return *ended;
   std::vector<std::string> arguments;
-  addIf(arguments, "--slower", options.slower);
-  addIf(arguments, "--below", options.below);
-  addIf(arguments, "--memory-gib", options.memoryGiB);
+  passOn(arguments, "--slower", options.slower);
+  passOn(arguments, "--below", options.below);
+  passOn(arguments, "--memory-gib", options.memoryGiB);
   if (!options.hosts.empty()) {
     if (findLauncher(Environment(::getenv)))
       return refuse("HOSTS start ranks, but a launcher has started this process already: leave "
                     "them out");
-    addIf(arguments, "--backend", options.backend);
-    addIf(arguments, "--gpu", options.gpu);
-    addIf(arguments, "--rates", options.rates);
-    addIf(arguments, "--recipe", options.recipe);
+    passOn(arguments, "--backend", options.backend);
+    passOn(arguments, "--gpu", options.gpu);
+    passOn(arguments, "--rates", options.rates);
+    passOn(arguments, "--recipe", options.recipe);
     return startOnHosts(options, std::move(arguments));
   }
   if (!options.recipe.empty())
@@ -196,9 +185,9 @@ int runDoctor(MeasureCommand &options) {
   if (against.empty() && !options.gpu.empty())
     if (ExitStatus status = expect(options.gpu, against, options.backend); status != kFine)
       return status;
-  addIf(arguments, "--backend", options.backend);
-  addIf(arguments, "--against", against);
-  addIf(arguments, "--ranks", options.ranks);
+  passOn(arguments, "--backend", options.backend);
+  passOn(arguments, "--against", against);
+  passOn(arguments, "--ranks", options.ranks);
   arguments.insert(arguments.begin(), "--doctor");
   return become(findRunner(options.program), std::move(arguments));
 }

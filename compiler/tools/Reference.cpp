@@ -1,12 +1,12 @@
 #include "compiler/tools/Reference.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/basic/Markdown.h"
 #include "compiler/basic/Numbers.h"
 #include "compiler/config/Explain.h"
 #include "compiler/config/ForeignNames.h"
@@ -21,47 +21,7 @@
 
 namespace shardc::tools {
 
-std::string cell(std::string_view text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '|' || c == '*' || c == '<')
-      out += '\\';
-    out += c == '\n' ? ' ' : c;
-  }
-  return out;
-}
-
 namespace {
-
-/// Escapes code for a table cell. Between backticks, only a bar needs it.
-std::string codeCell(std::string_view text) {
-  std::string out;
-  for (char c : text)
-    out += c == '|' ? std::string("\\|") : std::string(1, c);
-  return out;
-}
-
-std::string code(std::string_view text) { return fmt::format("`{}`", text); }
-
-/// Tables in Markdown, one after the other.
-class Tables {
-public:
-  void begin(std::string_view head) {
-    std::string line = "|";
-    for (auto columns = std::ranges::count(head, '|') + 1; columns > 0; --columns)
-      line += "---|";
-    texts.push_back(fmt::format("| {} |\n{}\n", head, line));
-  }
-  void row(const auto &...cells) {
-    texts.back() += "|";
-    ((texts.back() += fmt::format(" {} |", cells)), ...);
-    texts.back() += "\n";
-  }
-
-  std::vector<std::string> texts;
-};
-
-std::string orDash(std::string_view text) { return text.empty() ? "-" : std::string(text); }
 
 std::string_view view(llvm::StringRef text) { return {text.data(), text.size()}; }
 
@@ -104,7 +64,7 @@ const char *attrTypeText(plan::AttrInfo::Type type) {
   return "";
 }
 
-std::string attrRow(plan::AttrKey key, std::string_view doc) {
+void addAttr(Tables &tables, plan::AttrKey key, std::string_view doc) {
   const plan::AttrInfo &info = plan::attrInfo(key);
   std::string takes = attrTypeText(info.type);
   if (info.type == plan::AttrInfo::Enum)
@@ -113,7 +73,7 @@ std::string attrRow(plan::AttrKey key, std::string_view doc) {
     takes += fmt::format(", {} to {}", formatNumber(info.least), formatNumber(info.most));
   else if (info.least > INT64_MIN && info.type == plan::AttrInfo::Int)
     takes += fmt::format(", {} or more", info.least);
-  return fmt::format("| `{}` | {} | {} |\n", info.name, takes, cell(doc));
+  tables.row(code(info.name), takes, cell(doc));
 }
 
 std::string takesText(const plan::JobFieldInfo &field) {
@@ -141,44 +101,36 @@ std::string docOf(const plan::JobFieldInfo &field) {
 
 } // namespace
 
-std::string diagnosticReference() {
-  std::string out;
+std::vector<std::string> diagnosticReference() {
+  Tables tables;
   for (Severity severity : {Severity::Error, Severity::Warning, Severity::Remark, Severity::Note}) {
-    out += fmt::format("\n## {}s\n\n| id | text | group |\n|---|---|---|\n",
-                       view(severityName(severity)));
+    tables.section(fmt::format("## {}s", view(severityName(severity))), "id | text | group");
     for (const DiagRow &row : diagTable())
       if (row.info.severity == severity)
-        out += fmt::format("| `{}` | {} | {} |\n", view(row.info.id),
-                           cell(config::readableText(view(row.info.text))),
-                           orDash(view(row.info.group)));
+        tables.row(code(view(row.info.id)), cell(config::readableText(view(row.info.text))),
+                   orDash(view(row.info.group)));
   }
-  return out;
-}
-
-std::string verifierReference() {
-  std::string out = "| id | what a plan must satisfy |\n|---|---|\n";
+  tables.begin("id | what a plan must satisfy");
   for (int rule = 0; rule < plan::kRuleCount; ++rule)
-    out += fmt::format("| `{}` | {} |\n", plan::ruleId(static_cast<plan::Rule>(rule)),
-                       cell(plan::ruleDoc(static_cast<plan::Rule>(rule))));
-  return out;
+    tables.row(code(plan::ruleId(static_cast<plan::Rule>(rule))),
+               cell(plan::ruleDoc(static_cast<plan::Rule>(rule))));
+  return tables.texts;
 }
 
-std::string messageReference() {
-  std::string out;
+std::vector<std::string> messageReference() {
+  Tables tables;
   for (Severity severity : {Severity::Error, Severity::Warning, Severity::Remark, Severity::Note}) {
-    out += fmt::format("\n## {}s\n\n| id | text | causes, and what to do |\n|---|---|---|\n",
-                       severityWord(severity));
+    tables.section(fmt::format("## {}s", severityWord(severity)),
+                   "id | text | causes, and what to do");
     for (const ReportInfo &row : reportTable())
       if (row.severity == severity)
-        out += fmt::format("| `{}` | {} | {} |\n", row.id, cell(config::readableText(row.text)),
-                           cell(row.explanation));
+        tables.row(code(row.id), cell(config::readableText(row.text)), cell(row.explanation));
   }
-  return out;
+  return tables.texts;
 }
 
 /// The tables of facts about ops, and the entries of their columns.
-std::vector<std::string> opColumns() {
-  Tables tables;
+void addOpColumns(Tables &tables) {
   auto nameOf = [](plan::OpKind kind) { return code(plan::opInfo(kind).name); };
   tables.begin("op | the rank with index i has the i-th of n equal parts:");
   for (const plan::OpInfo &op : plan::kOpInfos)
@@ -205,7 +157,7 @@ std::vector<std::string> opColumns() {
       tables.row(code(op.name), op.collective->conjugate ? nameOf(*op.collective->conjugate)
                                                          : "none: the gradient is the same");
   tables.begin("mark | meaning");
-#define FACTOR_MARKS(mark, meaning) tables.row(code(codeCell(mark)), cell(meaning));
+#define FACTOR_MARKS(mark, meaning) tables.row(code(markedCell(mark)), cell(meaning));
 #include "runtime/plan/OpColumns.def"
   tables.begin("word | meaning");
 #define FACTOR_ROLES(word, role, meaning) tables.row(code(word), meaning);
@@ -221,7 +173,6 @@ std::vector<std::string> opColumns() {
 #define RECOMPUTES(enumerator, meaning) tables.row("RECOMPUTE", #enumerator, cell(meaning));
 #define WORKS(entry_, meaning) tables.row("WORK", entry_, cell(meaning));
 #include "runtime/plan/OpColumns.def"
-  return tables.texts;
 }
 
 std::string attrsText(const plan::OpInfo &op) {
@@ -234,7 +185,8 @@ std::string attrsText(const plan::OpInfo &op) {
 }
 
 std::vector<std::string> opReference() {
-  std::string out;
+  Tables tables;
+  std::string &out = tables.texts.emplace_back();
   auto add = [&](plan::OpKind kind, std::string_view facts) {
     const plan::OpInfo &op = plan::opInfo(kind);
     out += fmt::format("\n## {}\n\n", op.name);
@@ -254,15 +206,13 @@ std::vector<std::string> opReference() {
 #define FORM(producer, quantizer, name, values, steps, facts)                                      \
   add(plan::OpKind::producer##quantizer, #facts);
 #include "runtime/plan/Ops.def"
-  std::vector<std::string> tables = opColumns();
-  tables.insert(tables.begin(), out);
-  out = "| attribute | takes | meaning |\n|---|---|---|\n";
-#define ATTR_BOOL(field, default_, doc) out += attrRow(plan::AttrKey::field, doc);
-#define ATTR_INT(field, default_, least, most, doc) out += attrRow(plan::AttrKey::field, doc);
-#define ATTR_FLOAT(field, default_, doc) out += attrRow(plan::AttrKey::field, doc);
+  addOpColumns(tables);
+  tables.begin("attribute | takes | meaning");
+#define ATTR_BOOL(field, default_, doc) addAttr(tables, plan::AttrKey::field, doc);
+#define ATTR_INT(field, default_, least, most, doc) addAttr(tables, plan::AttrKey::field, doc);
+#define ATTR_FLOAT(field, default_, doc) addAttr(tables, plan::AttrKey::field, doc);
 #include "runtime/base/Attrs.def"
-  tables.push_back(out);
-  return tables;
+  return tables.texts;
 }
 
 std::vector<std::string> kindReference() {
@@ -299,24 +249,23 @@ std::vector<std::string> kindReference() {
   return tables.texts;
 }
 
-std::string passReference() {
-  std::string out;
+std::vector<std::string> passReference() {
+  Tables tables;
   std::string_view level;
   for (passes::PassId id : passes::allPasses()) {
     const passes::PassInfo &pass = passes::passInfo(id);
     if (plan::toString(pass.level) != level) {
       level = plan::toString(pass.level);
-      out += fmt::format(
-          "\n## Level afterwards: {}\n\n| flag | optional | what it does |\n|---|---|---|\n",
-          level);
+      tables.section(fmt::format("## Level afterwards: {}", level),
+                     "flag | optional | what it does");
     }
-    out += fmt::format("| `{}` | {} | {} |\n", pass.flag,
-                       passes::isOptional(id)    ? "yes"
-                       : passes::isOnRequest(id) ? "on request"
-                                                 : "-",
-                       cell(pass.doc));
+    tables.row(code(pass.flag),
+               passes::isOptional(id)    ? "yes"
+               : passes::isOnRequest(id) ? "on request"
+                                         : "-",
+               cell(pass.doc));
   }
-  return out;
+  return tables.texts;
 }
 
 namespace {
@@ -341,44 +290,39 @@ std::string assumedOps() {
   return out;
 }
 
-std::string rateKindRows() {
-  std::string out = "| kind | `op` | sizes | `rate` in | what |\n|---|---|---|---|---|\n";
-  for (size_t k = 0; k < kRateKinds; ++k) {
-    const RateKindInfo &kind = infoOf(static_cast<RateKind>(k));
-    out += fmt::format("| `{}` | {} | {} | {} | {} |\n", kind.name, fmt::join(kind.ops, ", "),
-                       fmt::join(kind.sizes, ", "), kind.unit, kind.doc);
-  }
-  return out;
-}
-
 } // namespace
 
 std::vector<std::string> deviceReference() {
-  std::string out =
-      "| name | device | memory, GiB | watts | peers | bf16, TFLOP/s: peak | sustained | fp8: peak "
-      "| sustained | fp32: peak | memory, GB/s: peak | sustained | NVLink, GB/s: peak | sustained "
-      "| "
-      "host, GB/s: peak | sustained | nodes, GB/s | source of peaks |\n"
-      "|---|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n";
+  Tables tables;
+  tables.begin(
+      "name | device | memory, GiB > | watts > | peers | bf16, TFLOP/s: peak > | sustained > "
+      "| fp8: peak > | sustained > | fp32: peak > | memory, GB/s: peak > | sustained > | "
+      "NVLink, GB/s: peak > | sustained > | host, GB/s: peak > | sustained > | "
+      "nodes, GB/s > | source of peaks");
   for (const predict::Device &device : predict::devices()) {
     const predict::DeviceRates &peak = device.peak, &sustained = device.sustained;
     bool isAssumed = !device.measured;
-    out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | "
-                       "{} | {} | {} | {} |\n",
-                       device.name.str(), device.doc.str(),
-                       device.memoryBytes == 0
-                           ? "-"
-                           : formatNumber(static_cast<double>(device.memoryBytes >> 20) / 1024),
-                       rateText(device.watts, false), device.hasPeers ? "yes" : "no",
-                       rateText(peak.bf16Tflops, false), rateText(sustained.bf16Tflops, isAssumed),
-                       rateText(peak.fp8Tflops, false), rateText(sustained.fp8Tflops, isAssumed),
-                       rateText(peak.fp32Tflops, false), rateText(peak.memoryGBs, false),
-                       rateText(sustained.memoryGBs, isAssumed), rateText(peak.nvlinkGBs, false),
-                       rateText(sustained.nvlinkGBs, isAssumed), rateText(peak.hostGBs, false),
-                       rateText(sustained.hostGBs, isAssumed), rateText(device.networkGBs, true),
-                       device.source.str());
+    tables.row(code(view(device.name)), view(device.doc),
+               device.memoryBytes == 0
+                   ? "-"
+                   : formatNumber(static_cast<double>(device.memoryBytes >> 20) / 1024),
+               rateText(device.watts, false), device.hasPeers ? "yes" : "no",
+               rateText(peak.bf16Tflops, false), rateText(sustained.bf16Tflops, isAssumed),
+               rateText(peak.fp8Tflops, false), rateText(sustained.fp8Tflops, isAssumed),
+               rateText(peak.fp32Tflops, false), rateText(peak.memoryGBs, false),
+               rateText(sustained.memoryGBs, isAssumed), rateText(peak.nvlinkGBs, false),
+               rateText(sustained.nvlinkGBs, isAssumed), rateText(peak.hostGBs, false),
+               rateText(sustained.hostGBs, isAssumed), rateText(device.networkGBs, true),
+               view(device.source));
   }
-  return {out, assumedOps() + ".", rateKindRows()};
+  tables.texts.push_back(assumedOps() + ".");
+  tables.begin("kind | `op` | sizes | `rate` in | what");
+  for (size_t k = 0; k < kRateKinds; ++k) {
+    const RateKindInfo &kind = infoOf(static_cast<RateKind>(k));
+    tables.row(code(kind.name), fmt::join(kind.ops, ", "), fmt::join(kind.sizes, ", "), kind.unit,
+               kind.doc);
+  }
+  return tables.texts;
 }
 
 namespace {
@@ -391,46 +335,44 @@ std::string ownName(const config::ForeignName &foreign) {
     return fmt::format("section `{}`", config::info(*foreign.section).name.str());
   std::string advice = foreign.advice;
   std::replace(advice.begin(), advice.end(), '\'', '`');
-  return codeCell(advice);
+  return markedCell(advice);
 }
 
 } // namespace
 
-std::string foreignReference() {
-  std::vector<std::string> programs; // in the order of the table
-  std::map<std::string, std::string> rows;
-  for (const config::ForeignName &foreign : config::foreignNames()) {
-    std::string program = foreign.program.str();
-    if (program == "Megatron-LM")
-      continue;
-    if (rows.find(program) == rows.end())
+std::vector<std::string> foreignReference() {
+  std::vector<std::string_view> programs; // in the order of the table
+  for (const config::ForeignName &foreign : config::foreignNames())
+    if (std::string_view program = view(foreign.program);
+        program != "Megatron-LM" && std::ranges::find(programs, program) == programs.end())
       programs.push_back(program);
-    rows[program] += fmt::format("| `{}` | {} |\n", foreign.name, ownName(foreign));
+  Tables tables;
+  for (std::string_view program : programs) {
+    tables.section(fmt::format("## {}", program), "name there | here");
+    for (const config::ForeignName &foreign : config::foreignNames())
+      if (view(foreign.program) == program)
+        tables.row(code(foreign.name), ownName(foreign));
   }
-  std::string out;
-  for (const std::string &program : programs)
-    out += fmt::format("\n## {}\n\n| name there | here |\n|---|---|\n{}", program, rows[program]);
-  return out;
+  return tables.texts;
 }
 
-std::string jobReference() {
-  std::string out;
+std::vector<std::string> jobReference() {
+  Tables tables;
   llvm::StringRef section;
   for (size_t i = 0; i < plan::kJobFields; ++i) {
     auto field = static_cast<plan::JobField>(i);
     const plan::JobFieldInfo &about = plan::jobInfo(field);
     if (llvm::StringRef of = llvm::StringRef(about.path).split('.').first; of != section) {
       section = of;
-      out += fmt::format("\n## {}\n\n| name | takes | default | meaning |\n|---|---|---|---|\n",
-                         section.str());
+      tables.section(fmt::format("## {}", view(section)), "name | takes | default | meaning");
     }
-    out += fmt::format("| `{}` | {} | {} | {} |\n", about.path, cell(takesText(about)),
-                       cell(orDash(defaultText(field))), cell(docOf(about)));
+    tables.row(code(about.path), cell(takesText(about)), cell(orDash(defaultText(field))),
+               cell(docOf(about)));
   }
-  return out;
+  return tables.texts;
 }
 
-std::string launcherReference() {
+std::vector<std::string> launcherReference() {
   auto names = [](std::initializer_list<const char *> all) {
     std::string out;
     for (const char *name : all)
@@ -438,21 +380,21 @@ std::string launcherReference() {
         out += (out.empty() ? "`" : ", `") + std::string(name) + "`";
     return orDash(out);
   };
-  std::string out =
-      "| starts a process per rank | rank, number of ranks | number on its node, ranks "
-      "there, node | job |\n|---|---|---|---|\n";
+  Tables tables;
+  tables.begin(
+      "starts a process per rank | rank, number of ranks | number on its node, ranks there, "
+      "node | job");
   for (const LauncherVariables &each : launchers())
-    out += fmt::format("| {} | {} | {} | {} |\n", each.text, names({each.rank, each.worldSize}),
-                       names({each.localRank, each.localSize, each.node}),
-                       names({each.job[0], each.job[1], each.job[2]}));
-  out += "\n| starts a process per node | nodes | node | ranks of a node | address and port |\n"
-         "|---|---|---|---|---|\n";
+    tables.row(each.text, names({each.rank, each.worldSize}),
+               names({each.localRank, each.localSize, each.node}),
+               names({each.job[0], each.job[1], each.job[2]}));
+  tables.section("",
+                 "starts a process per node | nodes | node | ranks of a node | address and port");
   for (const NodeVariables &each : nodeLaunchers())
-    out += fmt::format("| {} | {} | {} | {} | {} |\n", each.text,
-                       *each.nodes ? names({each.nodes}) : "`--nodes`", names({each.node}),
-                       *each.ranks ? names({each.ranks}) : "the recipe's",
-                       names({each.address, each.port}));
-  return out;
+    tables.row(each.text, *each.nodes ? names({each.nodes}) : "`--nodes`", names({each.node}),
+               *each.ranks ? names({each.ranks}) : "the recipe's",
+               names({each.address, each.port}));
+  return tables.texts;
 }
 
 } // namespace shardc::tools

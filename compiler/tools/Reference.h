@@ -9,15 +9,11 @@
 
 namespace shardc::tools {
 
-/// Escapes text for a table cell: no bar or line end may end the cell, and no mark may format it.
-std::string cell(std::string_view text);
-
 /// docs/diagnostics.md: every message of the compiler's own code, and of the plan's verifier.
-std::string diagnosticReference();
-std::string verifierReference();
+std::vector<std::string> diagnosticReference();
 
 /// docs/messages.md: every message of the runtime.
-std::string messageReference();
+std::vector<std::string> messageReference();
 
 /// docs/ops.md: every op with operands, results and effects; tables of facts; every attribute.
 std::vector<std::string> opReference();
@@ -27,19 +23,19 @@ std::vector<std::string> opReference();
 std::vector<std::string> kindReference();
 
 /// docs/passes.md: every pass in the pipeline's order.
-std::string passReference();
+std::vector<std::string> passReference();
 
 /// docs/devices.md: every device with its rates and their source; the ops whose rates are assumed;
 /// the kinds of measured rates.
 std::vector<std::string> deviceReference();
 
 /// docs/coming-from-others.md: names in other programs, and what to write instead.
-std::string foreignReference();
+std::vector<std::string> foreignReference();
 
 /// docs/job.md: every field of a plan's job table.
-std::string jobReference();
+std::vector<std::string> jobReference();
 
 /// The tables of launchers' variables, a part of docs/environment.md.
-std::string launcherReference();
+std::vector<std::string> launcherReference();
 
 } // namespace shardc::tools

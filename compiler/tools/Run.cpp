@@ -280,38 +280,23 @@ int runRun(RunCommand &options) {
   }
   if (options.common.diagFormat == "json")
     arguments.push_back("--diag-format=json");
-  if (!options.backend.empty())
-    arguments.push_back("--backend=" + options.backend);
+  passOn(arguments, "--backend", options.backend);
   for (const std::string &name : options.common.load.allowedVariables)
-    arguments.push_back("--allow-env=" + name);
-  if (!options.trace.empty())
-    arguments.push_back("--trace=" + options.trace);
-  if (!options.traceRanks.empty())
-    arguments.push_back("--trace-ranks=" + options.traceRanks);
-  if (!options.metrics.empty())
-    arguments.push_back("--metrics=" + options.metrics);
-  if (options.check)
-    arguments.push_back("--check");
-  if (options.explain)
-    arguments.push_back("--explain");
-  if (options.anyReference)
-    arguments.push_back("--any-reference");
-  if (options.noGraph)
-    arguments.push_back("--no-graph");
-  if (options.timings)
-    arguments.push_back("--timings");
-  if (options.processes)
-    arguments.push_back("--processes");
-  if (!options.ports.empty())
-    arguments.push_back("--ports=" + options.ports);
-  if (options.restarts > 0)
-    arguments.push_back("--restarts=" + std::to_string(options.restarts));
-  if (!options.elastic.sizes.empty())
-    arguments.push_back("--elastic=" + options.elastic.text);
-  if (options.spares > 0)
-    arguments.push_back("--spares=" + std::to_string(options.spares));
-  if (options.simulateRanks > 0)
-    arguments.push_back("--simulate-ranks=" + std::to_string(options.simulateRanks));
+    passOn(arguments, "--allow-env", name);
+  passOn(arguments, "--trace", options.trace);
+  passOn(arguments, "--trace-ranks", options.traceRanks);
+  passOn(arguments, "--metrics", options.metrics);
+  passOnFlag(arguments, "--check", options.check);
+  passOnFlag(arguments, "--explain", options.explain);
+  passOnFlag(arguments, "--any-reference", options.anyReference);
+  passOnFlag(arguments, "--no-graph", options.noGraph);
+  passOnFlag(arguments, "--timings", options.timings);
+  passOnFlag(arguments, "--processes", options.processes);
+  passOn(arguments, "--ports", options.ports);
+  passOn(arguments, "--restarts", options.restarts);
+  passOn(arguments, "--elastic", options.elastic.text);
+  passOn(arguments, "--spares", options.spares);
+  passOn(arguments, "--simulate-ranks", options.simulateRanks);
   return execute(findRunner(options.program), std::move(arguments));
 }
 

@@ -32,6 +32,20 @@ ExitStatus become(const std::string &program, std::vector<std::string> arguments
   return kRunFailed;
 }
 
+void passOn(std::vector<std::string> &arguments, const std::string &option,
+            const std::string &value) {
+  passOnFlag(arguments, option + "=" + value, !value.empty());
+}
+
+void passOn(std::vector<std::string> &arguments, const std::string &option, int64_t value) {
+  passOnFlag(arguments, option + "=" + std::to_string(value), value > 0);
+}
+
+void passOnFlag(std::vector<std::string> &arguments, const std::string &flag, bool isGiven) {
+  if (isGiven)
+    arguments.push_back(flag);
+}
+
 int makeTextFd(const std::string &text) {
   int fd = ::memfd_create("text", 0);
   bool isWritten = fd >= 0 && writeFully(fd, text) && ::lseek(fd, 0, SEEK_SET) == 0;

@@ -1,6 +1,7 @@
 // Commands that another program, mostly shardc-run, carries out in this process's place.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,12 @@ std::string findRunner(const std::string &program);
 
 /// Replaces this process by the program. Returns only if that fails.
 ExitStatus become(const std::string &program, std::vector<std::string> arguments);
+
+/// Passes an option on to another program, if it was given.
+void passOn(std::vector<std::string> &arguments, const std::string &option,
+            const std::string &value);
+void passOn(std::vector<std::string> &arguments, const std::string &option, int64_t value);
+void passOnFlag(std::vector<std::string> &arguments, const std::string &flag, bool isGiven);
 
 /// A file descriptor that holds the text and survives exec; -1 on failure.
 int makeTextFd(const std::string &text);

@@ -38,7 +38,7 @@ bool isHonoured(const RuleContext &ctx, Opt opt) {
   if (ctx.wantsFsdp() && llvm::is_contained(kDeadUnderFsdp, opt))
     return true; // ruleDeadOption warns
   if (!hasEffect(ctx.cfg(), info(opt)))
-    return true; // ruleWithoutEffect remarks it
+    return true; // ruleOptionWithoutEffect remarks it
   bool isHost = ctx.derived().gpu && predict::device(*ctx.derived().gpu).isHost();
   return opt == Opt::DdpReduceScatterWithFp32Accumulation &&
          (isHost || ctx.on(Opt::ModelDeterministicMode));
@@ -88,8 +88,8 @@ static void reportWithoutEffect(RuleContext &ctx, bool areLeftBehind) {
   }
 }
 
-RULE_DO(WithoutEffect, reportWithoutEffect(ctx, /*areLeftBehind=*/false));
-RULE_DO(LeftBehind, reportWithoutEffect(ctx, /*areLeftBehind=*/true));
+RULE_DO(OptionWithoutEffect, reportWithoutEffect(ctx, /*areLeftBehind=*/false));
+RULE_DO(OptionLeftBehind, reportWithoutEffect(ctx, /*areLeftBehind=*/true));
 
 RULE_CODE(DeadOption) {
   Opt never = DdpEnableFullShardingInHsdp; // upstream never reads it
@@ -103,7 +103,7 @@ RULE_CODE(DeadOption) {
     report({fsdpFlag(), map}, {pathOf(map)});
 }
 
-RULE_IF(MetaNoShard,
+RULE_IF(MetaDeviceNoShard,
         wantsFsdp() && on(ModelInitModelWithMetaDevice) && d.strategy == ShardingStrategy::NoShard,
         report({ModelInitModelWithMetaDevice, kStrategy}));
 RULE_IF(FsdpPipeline, wantsFsdp() && d.pipelineParallel > 1 && !isVersion2(ctx),
@@ -127,7 +127,7 @@ RULE_IF(NanCheckIgnored,
         wantsFsdp() && on(DdpCheckForNanInGrad) &&
             (d.strategy > ShardingStrategy::Optim || on(DdpOverlapGradReduce)),
         report({DdpCheckForNanInGrad}));
-RULE_IF(HfsdpNorm,
+RULE_IF(OuterShardedNorm,
         wantsFsdp() && d.outerStrategy == OuterStrategy::Optim && d.dataParallelOuter > 1,
         report({DdpOuterDpShardingStrategy}));
 
@@ -139,7 +139,7 @@ RULE_CODE(DecoupledGradLost) {
       report({OptimizerUsePrecisionAwareOptimizer, opt}, {pathOf(opt)});
 }
 
-RULE_CODE(CommunicationFloor) {
+RULE_CODE(CommunicationUnitFloor) {
   constexpr int64_t kFloor = 1'000'000'000;
   Opt size = DdpSuggestedCommunicationUnitSize;
   if (wantsFsdp() && !isVersion2(ctx) && has(size) && num(size) < kFloor)
@@ -163,15 +163,15 @@ RULE_CODE(ExpertAverage) {
         .set(DdpAverageInCollective, false, Recommended);
 }
 
-RULE_IF(InstancesIdle,
+RULE_IF(InstancesWithoutSharding,
         d.dataParallelOuter > 1 && !wantsFsdp() && !d.distributedOptimizer && !d.torchFsdp2,
         report({DdpNumDistributedOptimizerInstances}, {d.dataParallelOuter})
             .remove(DdpNumDistributedOptimizerInstances, Alternative));
-RULE_IF(DoubleBufferIdle,
+RULE_IF(DoubleBufferWithoutUnits,
         wantsFsdp() && on(DdpFsdpDoubleBuffer) && d.strategy == ShardingStrategy::NoShard,
         report({DdpFsdpDoubleBuffer, kStrategy}).remove(DdpFsdpDoubleBuffer, Recommended));
 
-RULE_CODE(RegisteredEnvironment) {
+RULE_CODE(RegisteredBuffersEnvironment) {
   if (!on(DdpNcclUb))
     return;
   for (auto [opt, forced] : {std::pair(EnvNcclNvlsEnable, "1"),

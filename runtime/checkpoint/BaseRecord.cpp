@@ -37,9 +37,7 @@ std::string baseRecordText(const BaseRecord &record) {
   return toText(text, 2) + "\n";
 }
 
-bool isTable(std::string_view name) {
-  return name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
-}
+bool isTable(std::string_view name) { return name == kEmbeddingTable || name == kOutputLayer; }
 
 Shape withoutPadding(std::string_view name, Shape shape, int64_t vocabSize) {
   if (isTable(name) && vocabSize > 0 && !shape.empty())

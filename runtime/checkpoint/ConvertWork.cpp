@@ -9,6 +9,7 @@
 #include "runtime/checkpoint/FsdpCheckpoint.h"
 #include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/Reading.h"
+#include "runtime/checkpoint/RunOptions.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -179,15 +180,14 @@ Status addModel(RankWriter &writer, const SaveTarget &out, PlainEntries args,
 
 Status addBridgeFiles(const CheckpointReader &from, const SaveTarget &out, const RunState &state,
                       const KeptNames &kept) {
-  constexpr const char *kRunConfig = "run_config.yaml";
   if (from.files().has(kTrainState)) {
     RETURN_IF_ERROR(copyFile(from, kTrainState, out, kept));
   } else {
     ASSIGN_OR_RETURN(std::string made, trainStateFile(state));
     RETURN_IF_ERROR(addFile(out, kTrainState, made));
   }
-  if (from.files().has(kRunConfig))
-    RETURN_IF_ERROR(copyFile(from, kRunConfig, out, kept));
+  if (from.files().has(kRunConfigFile))
+    RETURN_IF_ERROR(copyFile(from, kRunConfigFile, out, kept));
   for (const char *folder : {kRecipeFolder, kHfFolder})
     if (from.files().has(folder))
       RETURN_IF_ERROR(copyFolder(from, folder, out, kept));

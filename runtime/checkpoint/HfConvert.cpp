@@ -20,6 +20,7 @@
 #include "runtime/checkpoint/HfSource.h"
 #include "runtime/checkpoint/NotFinite.h"
 #include "runtime/checkpoint/Reading.h"
+#include "runtime/checkpoint/RunOptions.h"
 #include "runtime/checkpoint/SafeTensors.h"
 
 namespace shardc::checkpoint {

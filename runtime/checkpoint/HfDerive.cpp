@@ -2,97 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <map>
 #include <vector>
 
-#include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/HfArguments.h"
+#include "runtime/checkpoint/RunOptions.h"
 
 namespace shardc::checkpoint {
 namespace {
 
 using nlohmann::json;
-
-/// The options of one section of a `run_config.yaml`: lines ` name: value` under `section:`.
-class Options {
-public:
-  Options(std::string_view text, std::string_view section) {
-    bool isInside = false;
-    while (!text.empty()) {
-      std::string_view line = text.substr(0, text.find('\n'));
-      text.remove_prefix(std::min(text.size(), line.size() + 1));
-      if (!line.empty() && line[0] != ' ' && line[0] != '#')
-        isInside = line == std::string(section) + ":";
-      size_t name = line.find_first_not_of(' '), colon = line.find(": ");
-      // Lines with more indentation belong to lists and other objects.
-      if (isInside && name == 2 && colon != std::string_view::npos)
-        values_.emplace(line.substr(name, colon - name), valueOf(line.substr(colon + 2)));
-    }
-  }
-
-  bool isEmpty() const { return values_.empty(); }
-
-  /// Returns the value if it has this type; otherwise records that the option is missing.
-  int64_t integer(const char *name) {
-    const json *found = find(name);
-    return found && found->is_number_integer() ? found->get<int64_t>() : lack(name);
-  }
-  double number(const char *name) {
-    const json *found = find(name);
-    return found && found->is_number() ? found->get<double>() : static_cast<double>(lack(name));
-  }
-  int64_t integerOr(const char *name, int64_t fallback) const {
-    const json *found = find(name);
-    return found && found->is_number_integer() ? found->get<int64_t>() : fallback;
-  }
-  /// A list of whole numbers, which the file stores as texts. A single number is a list of one.
-  std::vector<int64_t> list(const char *name) const {
-    std::vector<int64_t> numbers;
-    const json *found = find(name);
-    if (found && found->is_number_integer())
-      numbers.push_back(found->get<int64_t>());
-    for (size_t i = 0; found && found->is_array() && i < found->size(); ++i) {
-      const json &item = (*found)[i];
-      json value = item.is_string() ? parseJson(item.get<std::string>()) : item;
-      numbers.push_back(value.is_number_integer() ? value.get<int64_t>() : -1);
-    }
-    return numbers;
-  }
-  /// The value of an option; null if it is not set.
-  const json *find(std::string_view name) const {
-    auto found = values_.find(name);
-    return found != values_.end() && !found->second.is_null() ? &found->second : nullptr;
-  }
-  bool isOn(const char *name) const {
-    const json *found = find(name);
-    return found && found->is_boolean() && found->get<bool>();
-  }
-  std::string word(const char *name) const {
-    const json *found = find(name);
-    return found && found->is_string() ? found->get<std::string>() : "";
-  }
-  double numberOr(const char *name, double fallback) const {
-    const json *found = find(name);
-    return found && found->is_number() ? found->get<double>() : fallback;
-  }
-  bool has(const char *name) const { return find(name) != nullptr; }
-  const std::vector<std::string> &missing() const { return missing_; }
-
-private:
-  static json valueOf(std::string_view text) {
-    json value = parseJson(text);
-    return value.is_discarded() ? json(std::string(text)) : value; // YAML texts need no quotes
-  }
-  int64_t lack(const char *name) {
-    missing_.emplace_back(name);
-    return 0;
-  }
-
-  std::map<std::string, json, std::less<>> values_;
-  std::vector<std::string> missing_;
-};
 
 /// The pattern of layers as a list of 0 and 1. A single number n means that every n-th layer,
 /// counted from one, has `every`, and other layers have the other number. Other lists are returned
@@ -108,7 +27,7 @@ std::vector<int64_t> patternOf(std::vector<int64_t> said, int64_t layers, int64_
 
 /// For each layer, whether it has experts if the model has any; true for layers that have no
 /// feed-forward part.
-std::vector<bool> expertLayers(const Options &model) {
+std::vector<bool> expertLayers(const RunOptions &model) {
   std::vector<int64_t> said = model.list("moe_layer_freq");
   int64_t layers = model.integerOr("num_layers", 0);
   std::vector<bool> has(static_cast<size_t>(std::max<int64_t>(layers, 0)), true);
@@ -124,14 +43,14 @@ std::vector<bool> expertLayers(const Options &model) {
   return has;
 }
 
-int64_t expertWidth(const Options &model) {
+int64_t expertWidth(const RunOptions &model) {
   return model.integerOr("moe_ffn_hidden_size", model.integerOr("ffn_hidden_size", 0));
 }
 
 /// Derives the fields of one architecture.
 class Deriver {
 public:
-  Deriver(Options &model, HfArch arch) : model_(model), arch_(arch) {}
+  Deriver(RunOptions &model, HfArch arch) : model_(model), arch_(arch) {}
 
   json run();
 
@@ -154,7 +73,7 @@ private:
   void addListedLayers(bool hasExperts, const std::vector<bool> &experts);
   void addPairs(const std::string &symbols);
 
-  Options &model_;
+  RunOptions &model_;
   HfArch arch_;
   json config_ = json::object();
 };
@@ -453,7 +372,7 @@ std::vector<int64_t> wholeNumbers(const PlainValue &value) {
 }
 
 /// Whether the option changes what the model computes from its weights.
-bool isCompared(const Options &model, std::string_view option) {
+bool isCompared(const RunOptions &model, std::string_view option) {
   constexpr std::string_view kOthers[] = {
       // Megatron's names of options that also occur under another name
       "group_query_attention", "untie_embeddings_and_output_weights", "add_position_embedding",
@@ -497,7 +416,7 @@ std::string patternText(std::vector<int64_t> said, int64_t layers, int64_t every
 }
 
 /// One phrase per option whose value in the model differs from that of the run.
-std::vector<std::string> differences(const Options &model, const PlainEntries &arguments) {
+std::vector<std::string> differences(const RunOptions &model, const PlainEntries &arguments) {
   std::vector<std::string> found;
   for (const auto &[option, value] : arguments) {
     std::string theirs = comparedText(value, "none"), ours = comparedText(model.find(option));
@@ -528,7 +447,7 @@ struct Candidate {
   size_t distance = 0; ///< number of options that differ
 };
 
-Candidate candidateOf(const HfArchitecture &arch, Options model, const std::string &path,
+Candidate candidateOf(const HfArchitecture &arch, RunOptions model, const std::string &path,
                       const std::string &torchType) {
   constexpr size_t kFar = 1000, kFarthest = 2000;
   json config = Deriver(model, arch.arch).run();
@@ -557,7 +476,7 @@ Result<std::optional<Element>> computeTypeOf(const CheckpointReader &checkpoint)
   if (!checkpoint.files().has(kRunConfigFile))
     return std::optional<Element>();
   ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, checkpoint.openFile(kRunConfigFile));
-  Options model(textIn(*file), "model");
+  RunOptions model(textIn(*file), "model");
   std::string type = model.word("params_dtype");
   if (model.isOn("bf16") || type == "bf16")
     return std::optional(Element::BF16);
@@ -571,7 +490,7 @@ Status checkHfConfig(const CheckpointReader &checkpoint, const HfConfig &config)
   if (!checkpoint.files().has(kRunConfigFile))
     return Status::ok();
   ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, checkpoint.openFile(kRunConfigFile));
-  Options model(textIn(*file), "model");
+  RunOptions model(textIn(*file), "model");
   if (model.isEmpty())
     return Status::ok();
   ASSIGN_OR_RETURN(PlainEntries arguments, hfArguments(config, config.biases));
@@ -592,7 +511,7 @@ Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
         .withMessage(fmt::format("{}; the model's config.json cannot be derived without the run's "
                                  "options; give a folder that has one with --config",
                                  file.status().message()));
-  Options model(textIn(**file), "model");
+  RunOptions model(textIn(**file), "model");
   if (model.isEmpty())
     return makeStatus(report::CannotConvert,
                       "'{}' has no section 'model'; give a folder with the model's config.json "

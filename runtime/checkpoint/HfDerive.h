@@ -9,8 +9,6 @@
 
 namespace shardc::checkpoint {
 
-inline constexpr const char *kRunConfigFile = "run_config.yaml";
-
 /// The text of `config.json` for a checkpoint. It uses an architecture of HfFields.def that
 /// computes the same as the run; to verify this, the text is read again as by an import.
 /// `torchType` is the type of the written weights. NotFound if the run's options are missing;

@@ -206,6 +206,13 @@ std::string storedHfName(HfArch arch, std::string name) {
   return name;
 }
 
+std::string loadedHfName(HfArch arch, std::string name) {
+  for (const arch::Renamed &row : arch::kRenamed)
+    if (size_t at = name.find(row.to); has(row.archs, arch) && at != std::string::npos)
+      name.replace(at, row.to.size(), row.from);
+  return name;
+}
+
 std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter) {
   const auto *found = std::ranges::find_if(arch::kTensors, [&](const arch::Tensors &row) {
     return has(row.archs, arch) && row.parameter == parameter;

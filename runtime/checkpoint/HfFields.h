@@ -141,6 +141,8 @@ nlohmann::json hfOption(HfArch arch, std::string_view option);
 
 /// The name that published files have for a tensor, whose name in transformers' memory may differ.
 std::string storedHfName(HfArch arch, std::string name);
+/// The other way round: the name in transformers 5's model of a tensor of a file.
+std::string loadedHfName(HfArch arch, std::string name);
 /// Names of a parameter's tensors, as in the table; empty if the architecture lacks it.
 std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter);
 

@@ -32,6 +32,9 @@ bool isHfModel(const std::string &folder);
 
 /// One opened checkpoint or model. Names, shapes and boxes are those of unsharded parameters; gated
 /// halves are joined. Weights are the fp32 masters if there are any.
+constexpr const char *kEmbeddingTable = "embedding.word_embeddings.weight",
+                     *kOutputLayer = "output_layer.weight";
+
 class ParamSource {
 public:
   virtual ~ParamSource() = default;
@@ -72,6 +75,11 @@ public:
   /// The shape, and the type in which it is stored; nothing if the source lacks it.
   virtual std::optional<Shape> shapeOf(std::string_view name,
                                        ParamPart part = ParamPart::Weight) const = 0;
+  /// The name of the tensor that a parameter begins as: the output layer of a model that has one
+  /// table begins as its embedding.
+  std::string tensorOf(const std::string &name) const {
+    return name == kOutputLayer && !shapeOf(name) ? kEmbeddingTable : name;
+  }
   virtual std::optional<Element> typeOf(std::string_view name,
                                         ParamPart part = ParamPart::Weight) const = 0;
   /// Reads a box into the dense array `dst`, with conversion to `type`. With `padsRows`, rows

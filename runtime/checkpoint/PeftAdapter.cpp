@@ -16,54 +16,23 @@
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/HfArguments.h"
 #include "runtime/checkpoint/HfConvert.h"
-#include "runtime/checkpoint/HfDerive.h"
 #include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/ParamSource.h"
 #include "runtime/checkpoint/PeftFolder.h"
 #include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/checkpoint/Reading.h"
+#include "runtime/checkpoint/RunOptions.h"
 #include "runtime/checkpoint/SafeTensors.h"
 
 namespace shardc::checkpoint {
 namespace {
 
-constexpr const char *kEmbedding = "embedding.word_embeddings.weight",
-                     *kOutput = "output_layer.weight";
-
-/// The config.json in a folder, or without a folder the one in the checkpoint.
-Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &folder) {
-  std::string text, path;
-  if (!folder.empty()) {
-    path = folder + "/config.json";
-    ASSIGN_OR_RETURN(text, UntrustedFolder::readIn(folder, "config.json", kHfConfigBytesMax));
-  } else {
-    ASSIGN_OR_RETURN(std::vector<HfModelFile> files, hfFilesOf(*reader));
-    auto found = std::ranges::find(files, "config.json", &HfModelFile::name);
-    if (found == files.end())
-      return cannotConvert("'{}' keeps no config.json of its base model; name the model's folder "
-                           "with --config",
-                           reader->folder());
-    path = reader->folder() + "/config.json", text = found->contents;
-  }
-  return parseHfConfig(text, path, {{}, folder.empty()});
-}
-
 /// The base's config.json as the run's model is: an output layer of its own unties it.
 Result<HfConfig> configOfTrained(const ParamSource &trained, const PeftSettings &settings,
                                  const std::string &folder) {
   ASSIGN_OR_RETURN(HfConfig config, configOf(&trained.reader(), folder));
-  config.isTied = config.isTied && !settings.isUntied && !trained.shapeOf(kOutput);
+  config.isTied = config.isTied && !settings.isUntied && !trained.shapeOf(kOutputLayer);
   return config;
-}
-
-Result<std::vector<float>> readAll(const ParamSource &from, const std::string &name,
-                                   const Shape &shape) {
-  std::vector<float> values(static_cast<size_t>(elementCount(shape).value_or(0)));
-  RETURN_IF_ERROR(from.read(name, Box::whole(shape), Element::F32, values.data()));
-  if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
-    return cannotConvert("'{}' of '{}' has numbers that are not finite", name,
-                         from.reader().folder());
-  return values;
 }
 
 SafeTensorSource tensorOf(std::string name, Element type, Shape shape, std::vector<float> values) {
@@ -96,6 +65,12 @@ nlohmann::json targetsOf(const HfConfig &config, const std::vector<std::string> 
 Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector<HfParam> &params,
                 Element type, std::vector<SafeTensorSource> &tensors,
                 std::set<std::string> &words) {
+  struct Whole {
+    std::vector<float> values;
+    Shape shape;
+    bool isVocab = false;
+  };
+  std::map<std::string, Whole> wholes; // several parameters may be rows of one tensor
   for (const HfParam &param : params) {
     std::optional<Shape> shape = in.shapeOf(param.name);
     if (!shape || param.isOnlyWritten)
@@ -109,26 +84,38 @@ Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector
       cut[0] = std::min(cut[0], config.vocab);
     ASSIGN_OR_RETURN(std::vector<float> values, readAll(in, param.name, cut));
     const int64_t width = cut[0] > 0 ? std::ssize(values) / cut[0] : 0;
-    std::map<std::string, std::vector<float>> parts;
+    const bool isTable = config.isTied && param.name == kEmbeddingTable;
+    if (param.isFilter)
+      cut.insert(cut.begin() + 1, 1);
     for (const HfSegment &part : param.segments) {
       const int64_t rows = part.rows < 0 ? cut[0] : part.rows;
-      std::vector<float> &own = parts[part.hf];
-      own.resize(std::max(own.size(),
-                          static_cast<size_t>((part.hfRow + (rows - 1) * part.step + 1) * width)));
+      for (const HfParam &other : params)
+        if (!other.isOnlyWritten && !other.isOptional && !in.shapeOf(other.name) &&
+            std::ranges::find(other.segments, part.hf, &HfSegment::hf) != other.segments.end())
+          return cannotConvert("'{}' is trained whole and '{}' is not; PEFT's format has both in "
+                               "'{}'; 'shardc ckpt merge' takes them",
+                               param.name, other.name, part.hf);
+      Whole &whole = wholes[part.hf];
+      whole.shape = cut, whole.isVocab = param.isVocab;
+      whole.values.resize(
+          std::max(whole.values.size(),
+                   static_cast<size_t>((part.hfRow + (rows - 1) * part.step + 1) * width)));
+      whole.shape[0] = width > 0 ? std::ssize(whole.values) / width : 0;
       for (int64_t i = 0; i < rows; ++i)
         std::copy_n(values.begin() + (part.row + i) * width, width,
-                    own.begin() + (part.hfRow + i * part.step) * width);
+                    whole.values.begin() + (part.hfRow + i * part.step) * width);
     }
-    if (config.isTied && param.name == kEmbedding)
-      parts[std::string(hfTensors(config.arch, "output_layer").front()) + ".weight"] = values;
-    for (auto &[stored, own] : parts) {
-      const std::string name = PeftFolder::moduleName(stored);
-      cut[0] = width > 0 ? std::ssize(own) / width : 0;
-      tensors.push_back(tensorOf(kPeftPrefix + peftPath(config, name), type, cut, std::move(own)));
-      // PEFT compares ends of paths, and other paths may end with a norm's name.
-      const std::string path = peftPath(config, moduleOf(name));
-      words.insert(param.isVocab ? lastWordOf(path) : path);
-    }
+    if (isTable)
+      wholes[std::string(hfTensors(config.arch, "output_layer").front()) + ".weight"] = {
+          std::move(values), cut, true};
+  }
+  for (auto &[stored, whole] : wholes) {
+    const std::string name = moduleName(config, stored);
+    tensors.push_back(
+        tensorOf(kPeftPrefix + peftPath(config, name), type, whole.shape, std::move(whole.values)));
+    // PEFT compares ends of paths, and other paths may end with a norm's name.
+    const std::string path = peftPath(config, moduleOf(name));
+    words.insert(whole.isVocab ? lastWordOf(path) : path);
   }
   return Status::ok();
 }
@@ -237,14 +224,15 @@ Status addLinear(const ParamSource &saved, const PeftSettings &settings, const H
     // The adapter of a joined layer may be only on some of its modules.
     if (module.slice < 0)
       continue;
-    const std::string path = peftPath(config, module.name), parameter = path + ".weight";
+    const std::string name = module.slab < 0 ? module.name : stackName(config, module);
+    const std::string path = peftPath(config, name), parameter = path + ".weight";
     const bool isOne = isParameter(config, settings, module);
     if (module.alpha != settings.alpha)
       out.alphas[isOne ? parameter : path] = alphaJson(module.alpha);
     if (module.slab >= 0) {
       bool isSwapped = config.layout == HfLayout::Stacked; // see PeftFolder::foundOf
       std::vector<float> rows = rowsOf(module, b, rank);
-      Stack &stack = out.stacks[module.name];
+      Stack &stack = out.stacks[name];
       stack.rank = rank, stack.rows = isSwapped ? columns : module.rows;
       stack.columns = isSwapped ? module.rows : columns;
       stack.set(module.slab, config.experts, isSwapped ? transposed(rows, rank) : a,
@@ -252,9 +240,9 @@ Status addLinear(const ParamSource &saved, const PeftSettings &settings, const H
       continue;
     }
     auto first = a.begin() + module.slice * rank * columns;
-    const std::string name = kPeftPrefix + path;
     auto add = [&](const char *end, Shape shape, std::vector<float> values) {
-      out.tensors.push_back(tensorOf(name + end, type, std::move(shape), std::move(values)));
+      out.tensors.push_back(
+          tensorOf(kPeftPrefix + path + end, type, std::move(shape), std::move(values)));
     };
     add(".lora_A.weight", {rank, columns}, {first, first + rank * columns});
     add(".lora_B.weight", {module.rows, rank}, rowsOf(module, b, rank));
@@ -308,287 +296,13 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
       {"target_modules", targetsOf(config, found.adapted, params)},
       {"target_parameters",
        found.parameters.empty() ? nlohmann::json() : nlohmann::json(found.parameters)},
-      {"ensure_weight_tying", config.isTied && saved.shapeOf(kEmbedding).has_value()},
+      {"ensure_weight_tying", config.isTied && saved.shapeOf(kEmbeddingTable).has_value()},
       {"modules_to_save", trained.empty() ? nlohmann::json() : nlohmann::json(trained)}};
   return putFolder(options.observers, out, [&](const std::string &staging) -> Status {
     RETURN_IF_ERROR(
         replaceFile(options.observers, staging + "/" + kPeftConfigFile, toText(text, 2) + "\n"));
     return writeSafeTensors(staging + "/" + kPeftTensors, std::move(found.tensors),
                             {{"format", "pt"}}, options.observers);
-  });
-}
-
-namespace {
-
-/// The two factors of a layer, combined from those of the modules that it joins. Biases and
-/// magnitudes of rows without an adapter count for nothing.
-struct Factors {
-  Shape aShape, bShape;
-  std::vector<float> a, b, biases, magnitudes;
-};
-
-/// The rank that a layer needs: that of its largest adapter or, if one adapter covers several
-/// modules, the sum of theirs, whose factors then are blocks of it.
-int64_t rankOf(const PeftLinear &linear) {
-  int64_t rank = 0;
-  for (const PeftModule &module : linear.modules)
-    if (module.slice >= 0)
-      rank = linear.isOfExperts() ? rank + module.rank : std::max(rank, module.rank);
-  return rank;
-}
-
-/// Takes the largest rank that a layer needs, and gives each adapter the alpha with which its scale
-/// stays the same. The experts of a layer have one alpha; `settings` gets that of the largest rank.
-void chooseRank(std::vector<PeftLinear> &linears, PeftSettings &settings) {
-  const PeftLinear *largest = nullptr;
-  for (const PeftLinear &linear : linears)
-    if (int64_t rank = rankOf(linear); rank > settings.rank)
-      settings.rank = rank, largest = &linear;
-  std::map<std::pair<int64_t, std::string>, double> ofExperts;
-  for (PeftLinear &linear : linears)
-    for (PeftModule &module : linear.modules) {
-      if (module.slice < 0)
-        continue;
-      auto growth = static_cast<double>(settings.rank) / static_cast<double>(module.rank);
-      module.alpha *= (settings.isRslora ? std::sqrt(growth) : growth);
-      if (linear.isOfExperts())
-        module.alpha =
-            ofExperts.emplace(std::pair(linear.layer, linear.stem), module.alpha).first->second;
-      if (&linear == largest && settings.alpha == 0)
-        settings.alpha = module.alpha;
-    }
-}
-
-/// `scaled` receives modules whose B was multiplied.
-Result<Factors> factorsOf(PeftFolder &folder, const PeftLinear &linear,
-                          const PeftSettings &settings, std::set<std::string> &scaled) {
-  constexpr double kSame = 1e-6;
-  Factors factors;
-  const int64_t rank = settings.rank;
-  int64_t columns = 0, slices = 0, block = 0;
-  for (const PeftModule &module : linear.modules)
-    slices += module.slice >= 0 ? 1 : 0;
-  if (linear.isOfExperts())
-    slices = 1;
-  for (const PeftModule &module : linear.modules) {
-    if (module.slice < 0)
-      continue;
-    ASSIGN_OR_RETURN(PeftFactors own, folder.factorsOf(module));
-    if (columns != 0 && columns != own.columns)
-      return cannotConvert("the first factor of '{}' has {} columns; those of the other modules of "
-                           "its layer have {}",
-                           module.name, own.columns, columns);
-    if (columns == 0) {
-      columns = own.columns;
-      factors.aShape = {slices * rank, columns}, factors.bShape = {linear.rows, rank};
-      factors.a.assign(static_cast<size_t>(slices * rank * columns), 0.0f);
-      factors.b.assign(static_cast<size_t>(linear.rows * rank), 0.0f);
-      factors.biases.assign(folder.hasBiases() ? static_cast<size_t>(linear.rows) : 0, 0.0f);
-      factors.magnitudes.assign(folder.isDora() ? static_cast<size_t>(linear.rows) : 0, 0.0f);
-    }
-    const double ratio = own.scale / settings.scaleOf(module.alpha);
-    if (std::abs(ratio - 1) > kSame)
-      scaled.insert(module.name);
-    std::ranges::copy(own.a, factors.a.begin() +
-                                 (linear.isOfExperts() ? block : module.slice * rank) * columns);
-    for (const HfSegment &segment : module.segments)
-      for (int64_t i = 0; i < segment.rows; ++i) {
-        const auto row = static_cast<size_t>(segment.row + i),
-                   from = static_cast<size_t>(segment.hfRow + i * segment.step);
-        for (int64_t j = 0; j < own.rank; ++j)
-          factors.b[row * static_cast<size_t>(rank) + static_cast<size_t>(block + j)] =
-              static_cast<float>(ratio) *
-              own.b[from * static_cast<size_t>(own.rank) + static_cast<size_t>(j)];
-        if (!own.bias.empty())
-          factors.biases[row] = static_cast<float>(ratio) * own.bias[from];
-        if (!own.magnitudes.empty())
-          factors.magnitudes[row] = own.magnitudes[from];
-      }
-    block += linear.isOfExperts() ? own.rank : 0;
-  }
-  return factors;
-}
-
-/// A job that writes a parameter whose values are in memory.
-ConvertJob jobOf(std::string name, Shape shape, std::vector<float> values) {
-  int64_t row = shape.size() > 1 ? shape[1] : 1;
-  ConvertJob job{std::move(name), Element::F32, std::move(shape), {}, {}};
-  job.read = [values = std::move(values), row](const Box &box, void *dst) {
-    std::copy_n(values.begin() + box.offset[0] * row, box.shape[0] * row,
-                static_cast<float *>(dst));
-    return Status::ok();
-  };
-  return job;
-}
-
-/// The embedding and the output layer as an import writes them; empty ones stay those of the base.
-struct Tables {
-  std::vector<float> embedding, output;
-  bool hasTokens = false; ///< only rows of some tokens were trained
-
-  /// Both tables by the parameter's name.
-  std::array<std::pair<const char *, std::vector<float> *>, 2> all() {
-    return {{{kEmbedding, &embedding}, {kOutput, &output}}};
-  }
-};
-
-/// Takes the tables that the folder trains. If PEFT trains one matrix of a tied model and does not
-/// keep the model tied, the result has two matrices, and the other one is the base's.
-Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftOptions &options,
-                          HfConfig &config) {
-  Tables tables;
-  const Shape shape = {config.vocab, config.hidden};
-  std::unique_ptr<HfWeights> base;
-  auto ofBase = [&](const char *name) -> Result<std::vector<float>> {
-    if (!base) {
-      ASSIGN_OR_RETURN(base, HfWeights::open(options.configFolder, {}, {}));
-    }
-    std::vector<float> values(static_cast<size_t>(elementCount(shape).value_or(0)));
-    RETURN_IF_ERROR(base->read(config.isTied ? kEmbedding : name, Box::whole(shape), Element::F32,
-                               values.data()));
-    return values;
-  };
-  bool isWhole = false;
-  for (auto [name, values] : tables.all()) {
-    std::string module(hfTensors(config.arch, moduleOf(name)).front());
-    if (const SafeTensor *tensor = folder.take(module + ".weight")) {
-      if (tensor->shape != shape)
-        return cannotConvert("'{}' is {}; by the base's config.json it needs to be {}; save the "
-                             "base with its new vocabulary first",
-                             tensor->name, shapeText(tensor->shape), shapeText(shape));
-      ASSIGN_OR_RETURN(*values, folder.numbersOf(*tensor));
-      isWhole = true;
-      if (!folder.saves(module) && folder.tokensOf(module).empty())
-        options.emit(makeReport(report::AdapterOnlyStored, in, lastWordOf(module)));
-    } else if (const SafeTensor *rows = folder.take(module + kPeftTokens)) {
-      std::vector<int64_t> tokens = folder.tokensOf(module);
-      if (rows->shape != Shape{std::ssize(tokens), config.hidden} ||
-          !std::ranges::all_of(tokens, [&](int64_t t) { return t >= 0 && t < config.vocab; }))
-        return cannotConvert("'{}' is {}; 'trainable_token_indices' has {} of {} tokens",
-                             rows->name, shapeText(rows->shape), tokens.size(), config.vocab);
-      ASSIGN_OR_RETURN(std::vector<float> numbers, folder.numbersOf(*rows));
-      ASSIGN_OR_RETURN(*values, ofBase(name));
-      for (size_t i = 0; i < tokens.size(); ++i)
-        std::copy_n(numbers.begin() + static_cast<int64_t>(i) * config.hidden, config.hidden,
-                    values->begin() + tokens[i] * config.hidden);
-      tables.hasTokens = true;
-    }
-  }
-  const bool hasEmbedding = !tables.embedding.empty(), hasOutput = !tables.output.empty();
-  // PEFT ties no modules of GPT-2, whatever is asked for.
-  const bool ensuresTying = folder.ensuresTying() && config.arch != HfArch::Gpt2;
-  bool staysTied = hasEmbedding && hasOutput ? tables.embedding == tables.output
-                                             : !hasOutput && (!isWhole || ensuresTying);
-  if (!config.isTied || (!hasEmbedding && !hasOutput))
-    return tables;
-  if (staysTied) {
-    tables.output.clear();
-    return tables;
-  }
-  if (isAlwaysTied(config.arch))
-    return cannotConvert(
-        "'{}' makes two matrices of the tied embedding and output layer; models "
-        "of type '{}' have one{}",
-        in, infoOf(config.arch).modelType,
-        config.arch == HfArch::Gpt2 ? "" : "; PEFT keeps one with 'ensure_weight_tying'");
-  for (auto [name, values] : tables.all())
-    if (values->empty()) {
-      ASSIGN_OR_RETURN(*values, ofBase(name));
-    }
-  config.isTied = false;
-  options.emit(makeReport(report::HfUntied, options.configFolder));
-  return tables;
-}
-
-/// The values of a parameter that the folder trains whole, such as a norm, or gate and up together;
-/// nothing if the folder lacks one of its parts.
-Result<std::vector<float>> wholeOf(PeftFolder &folder, const HfParam &param, Shape &shape) {
-  std::vector<float> values;
-  if (!std::ranges::all_of(param.segments, [&](const HfSegment &part) {
-        return part.slab < 0 && folder.has(part.hf);
-      }))
-    return values;
-  int64_t row = 1;
-  for (const HfSegment &part : param.segments) {
-    const SafeTensor *tensor = folder.take(part.hf);
-    ASSIGN_OR_RETURN(std::vector<float> own, folder.numbersOf(*tensor));
-    const int64_t from = tensor->shape.empty() ? 0 : tensor->shape[0];
-    const int64_t rows = part.rows < 0 ? from : part.rows;
-    if (shape.empty())
-      shape = tensor->shape, row = from > 0 ? std::ssize(own) / from : 0, shape[0] = 0;
-    if (from == 0 || from * row != std::ssize(own) || part.hfRow + (rows - 1) * part.step >= from)
-      return cannotConvert("'{}' is {}, which does not fit into '{}' of the model", tensor->name,
-                           shapeText(tensor->shape), param.name);
-    shape[0] = std::max(shape[0], part.row + rows);
-    values.resize(static_cast<size_t>(std::max(std::ssize(values), shape[0] * row)));
-    for (int64_t i = 0; i < rows; ++i)
-      std::copy_n(own.begin() + (part.hfRow + i * part.step) * row, row,
-                  values.begin() + (part.row + i) * row);
-  }
-  return values;
-}
-
-} // namespace
-
-Status importPeft(const std::string &in, const SaveTarget &out, const PeftOptions &options,
-                  PeftSettings &settings) {
-  ASSIGN_OR_RETURN(HfConfig config, configOf(nullptr, options.configFolder));
-  const bool wasTied = config.isTied;
-  ASSIGN_OR_RETURN(PeftFolder folder, PeftFolder::open(in, config, options.emit));
-  ASSIGN_OR_RETURN(Tables tables, takeTables(folder, in, options, config));
-  std::vector<HfParam> params = hfParams(config);
-  std::vector<PeftLinear> linears =
-      peftLinears(config, params, [&](PeftModule &module) { return folder.lookUp(module); });
-  settings.base = folder.base();
-  settings.scheme = folder.isDora() ? "dora" : "lora", settings.isRslora = folder.isRslora();
-  settings.hasBiases = folder.hasBiases();
-  settings.dropout = folder.dropout();
-  chooseRank(linears, settings);
-  if (linears.empty())
-    return cannotConvert("'{}' has no adapters for layers of the model in '{}'", in,
-                         options.configFolder);
-  std::vector<ConvertJob> jobs;
-  std::set<std::string> scaled;
-  std::vector<std::string> saved;
-  for (const PeftLinear &linear : linears) {
-    ASSIGN_OR_RETURN(Factors factors, factorsOf(folder, linear, settings, scaled));
-    jobs.push_back(jobOf(linear.aName, factors.aShape, std::move(factors.a)));
-    jobs.push_back(jobOf(linear.bName, factors.bShape, std::move(factors.b)));
-    if (settings.isDora())
-      jobs.push_back(jobOf(linear.magnitudeName, {linear.rows}, std::move(factors.magnitudes)));
-    if (folder.hasBiases())
-      jobs.push_back(jobOf(linear.biasName, {linear.rows}, std::move(factors.biases)));
-  }
-  auto save = [&](const std::string &name, const Shape &shape, std::vector<float> values) {
-    saved.push_back(name);
-    jobs.push_back(jobOf(name, shape, std::move(values)));
-  };
-  const Shape table = {config.vocab, config.hidden};
-  for (auto [name, values] : tables.all())
-    if (!values->empty())
-      save(name, table, std::move(*values));
-  for (const HfParam &param : params)
-    if (!param.isTransposed && !param.isVocab) {
-      Shape shape;
-      ASSIGN_OR_RETURN(std::vector<float> values, wholeOf(folder, param, shape));
-      if (!values.empty())
-        save(param.name, shape, std::move(values));
-    }
-  RETURN_IF_ERROR(folder.finish());
-  options.names(config, params, linears, saved, settings);
-  if (tables.hasTokens)
-    options.emit(makeReport(report::AdapterNotInRecipe, in, listed(saved)));
-  if (!scaled.empty())
-    options.emit(makeReport(report::AdapterScales, in, listed({scaled.begin(), scaled.end()})));
-  std::vector<HfModelFile> files;
-  ASSIGN_OR_RETURN(files, hfFilesIn(options.configFolder));
-  if (wasTied && !config.isTied)
-    untie(files);
-  constexpr int64_t kPieceBytes = int64_t{64} << 20;
-  return runJobs(out, std::move(jobs), kPieceBytes, options.progress, {}, [&](RankWriter &writer) {
-    ASSIGN_OR_RETURN(PlainEntries args, hfArguments(config, config.biases));
-    RETURN_IF_ERROR(addModel(writer, out, std::move(args), files));
-    return addFile(out, kRunConfigFile, peftSettingsText(settings));
   });
 }
 
@@ -670,9 +384,7 @@ Status readMerged(const ParamSource &adapters, const ParamSource &base,
     Box own = clearPadding(box, (*trained)[0], Element::F32, rows.data());
     return own.isEmpty() ? Status::ok() : adapters.read(name, own, Element::F32, rows.data());
   }
-  // A tied base has an output layer that is its embedding.
-  RETURN_IF_ERROR(
-      base.read(base.shapeOf(name) ? name : kEmbedding, box, Element::F32, rows.data()));
+  RETURN_IF_ERROR(base.read(base.tensorOf(name), box, Element::F32, rows.data()));
   if (linear != nullptr && name == linear->name) {
     if (!delta) {
       ASSIGN_OR_RETURN(delta, deltaOf(adapters, *linear, settings));
@@ -711,11 +423,11 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
   }
   std::vector<ConvertJob> jobs;
   std::vector<std::string> names = base.names();
-  const bool unties = !config.isTied && !base.shapeOf(kOutput);
+  const bool unties = !config.isTied && !base.shapeOf(kOutputLayer);
   if (unties)
-    names.push_back(kOutput);
+    names.push_back(kOutputLayer);
   for (const std::string &name : names) {
-    const std::string ofBase = base.shapeOf(name) ? name : kEmbedding; // an output layer is tied
+    const std::string ofBase = base.tensorOf(name);
     std::optional<Shape> shape = base.shapeOf(ofBase);
     if (!shape)
       return cannotConvert("'{}' has no weight '{}'", baseFolder, ofBase);
@@ -728,7 +440,7 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
       return cannotConvert("'{}' is {} in '{}'; its adapter is for {}", name, shapeText(*shape),
                            baseFolder, shapeText(Shape{linear->rows, linear->aShape[1]}));
     if (std::optional<Shape> own = adapters.shapeOf(name); // vocabularies may be padded
-        own && *own != *shape && name != kEmbedding && name != kOutput)
+        own && *own != *shape && name != kEmbeddingTable && name != kOutputLayer)
       return cannotConvert("'{}' is {} in '{}'; the trained one is {}", name, shapeText(*shape),
                            baseFolder, shapeText(*own));
     if (linear != nullptr)

@@ -61,9 +61,9 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
 /// Writes the adapters of the PEFT folder `in` as a checkpoint; `configFolder` is required. If
 /// ranks differ between layers, zeros fill both factors up to one rank: their gradients are zero.
 /// If scales of the experts of a layer differ, second factors are multiplied. If PEFT trains one
-/// matrix of a tied model, and does not keep the model tied, the result has two matrices. The other
-/// matrix, and rows of tokens that are not trained, are read from `configFolder`. `settings`
-/// receives what a recipe needs to continue training.
+/// matrix of a tied model, and does not keep the model tied, the model has two matrices, and the
+/// other one stays the base's. Rows of tokens that are not trained are read from `configFolder`.
+/// `settings` receives what a recipe needs to continue training.
 Status importPeft(const std::string &in, const SaveTarget &out, const PeftOptions &options,
                   PeftSettings &settings);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/HfSource.h"
@@ -126,7 +127,15 @@ std::string peftPath(const HfConfig &config, const std::string &name) {
 Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &model,
                                     const ReportSink &emit) {
   ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(path));
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(path, error), end;
+       !in.has(kPeftConfigFile) && !error && at != end; at.increment(error))
+    if (std::filesystem::exists(at->path() / kPeftConfigFile, error)) // an adapter with a name
+      return cannotConvert("'{}' has no {}, and its folder '{}' has one: name that", path,
+                           kPeftConfigFile, at->path().filename().string());
   ASSIGN_OR_RETURN(std::string text, in.read(kPeftConfigFile, kConfigBytesMax));
+  if (!in.has(kPeftTensors) && in.has("adapters.safetensors"))
+    return cannotConvert("'{}' has adapters of MLX; convert them to the form of PEFT", path);
   if (!in.has(kPeftTensors) && in.has("adapter_model.bin"))
     return cannotConvert("the tensors of '{}' are in 'adapter_model.bin', which is not read; load "
                          "the adapter in PEFT, and save it again, as safetensors",
@@ -152,6 +161,13 @@ Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &mod
         plain.replace(0, std::string_view("model").size(), "backbone");
       folder.plain_.emplace(std::move(plain), &tensor);
     }
+  // PEFT also stores its wrappers' tensors if asked to store embeddings, and reads only the others.
+  for (const SafeTensor &tensor : folder.tensors_.header().tensors)
+    for (std::string_view part : {".modules_to_save", ".original_module"})
+      if (size_t at = tensor.name.find(std::string(part) + ".weight");
+          at != tensor.name.npos &&
+          folder.tensors_.find(tensor.name.substr(0, at) + ".weight") != nullptr)
+        folder.taken_.insert(tensor.name);
   return folder;
 }
 
@@ -184,6 +200,10 @@ Status PeftFolder::readConfig(const std::string &text) {
 }
 
 Status PeftFolder::check(const ReportSink &emit) const {
+  const json kind = config_.value("peft_type", json("LORA"));
+  if (kind.is_string() && kind != "LORA")
+    return cannotConvert("'{}' has adapters of kind '{}'; it needs to be LORA", path_,
+                         kind.get<std::string>());
   std::vector<std::string> unread;
   for (const auto &[name, value] : config_.items()) {
     const Needs *needs = needsOf(name);
@@ -196,8 +216,6 @@ Status PeftFolder::check(const ReportSink &emit) const {
   if (!unread.empty())
     emit(makeReport(report::HfFieldsUnread, fmt::format("{}/{}", path_, kPeftConfigFile),
                     shownHfNames(unread), "LoraConfig of PEFT 0.21"));
-  if (std::string kind = config_.value("peft_type", "LORA"); kind != "LORA")
-    return cannotConvert("'{}' has adapters of kind '{}'; it needs to be LORA", path_, kind);
   const bool hasBias = std::ranges::any_of(
       tensors_.header().tensors, [](const auto &tensor) { return tensor.name.ends_with(".bias"); });
   if (std::string bias = config_.value("bias", "none"); bias != "none" && hasBias)
@@ -217,16 +235,22 @@ Status PeftFolder::check(const ReportSink &emit) const {
                        kPeftConfigFile, shownHfValue(init));
 }
 
-std::string PeftFolder::moduleName(const std::string &name) {
+std::string moduleName(const HfConfig &config, const std::string &name) {
   constexpr std::string_view kStored = ".block_sparse_moe.", kModule = ".mlp.";
-  size_t at = name.find(kStored);
-  return at == name.npos ? name : std::string(name).replace(at, kStored.size(), kModule);
+  std::string loaded = loadedHfName(config.arch, name);
+  const bool keepsName = config.arch == HfArch::GraniteMoe || config.arch == HfArch::GraniteHybrid;
+  size_t at = keepsName ? name.npos : loaded.find(kStored);
+  return at == name.npos ? loaded : loaded.replace(at, kStored.size(), kModule);
+}
+
+std::string stackName(const HfConfig &config, const PeftModule &module) {
+  return moduleOf(moduleName(config, module.name + ".weight"));
 }
 
 const SafeTensor *PeftFolder::find(const std::string &name) const {
   auto found = plain_.find(name);
   if (found == plain_.end())
-    found = plain_.find(moduleName(name));
+    found = plain_.find(moduleName(model_, name));
   return found != plain_.end() ? found->second : nullptr;
 }
 
@@ -249,11 +273,12 @@ PeftFolder::Found PeftFolder::foundOf(const PeftModule &module) const {
   if (module.slab < 0)
     return take(module.name, "") ? found : Found();
   constexpr int kDeepest = 4;
-  const size_t dot = std::min(module.name.rfind('.'), module.name.size());
-  std::string stem = module.name.substr(0, dot);
+  const std::string name = stackName(model_, module);
+  const size_t dot = std::min(name.rfind('.'), name.size());
+  std::string stem = name.substr(0, dot);
   found.isSwapped = model_.layout == HfLayout::Stacked;
   for (int depth = 0; depth < kDeepest; ++depth, stem += ".base_layer") {
-    if (!take(stem, module.name.substr(dot)))
+    if (!take(stem, name.substr(dot)))
       continue;
     int64_t rows = found.b->shape[0], columns = found.a->shape[1];
     if (found.isSwapped)
@@ -494,11 +519,10 @@ Status PeftFolder::finish() const {
               nullptr)
         return cannotConvert("'{}' has '{}' without '{}'", path_, name,
                              std::string_view(other).substr(1));
-  return cannotConvert(
-      "{} tensors of '{}' are of no layer that adapters can be for, as those of "
-      "routers are, or of a part of one; merge them with PEFT, or train the modules "
-      "whole ('modules_to_save'):{}",
-      left.size(), path_, listed(left));
+  return cannotConvert("{} tensors of '{}' are of no layer that adapters can be for, or of a part "
+                       "of one; merge them with PEFT, or train the modules "
+                       "whole ('modules_to_save'):{}",
+                       left.size(), path_, listed(left));
 }
 
 } // namespace shardc::checkpoint

@@ -49,8 +49,6 @@ public:
   /// A tensor under the name that a text model gives it, without PEFT's prefix, marked as used.
   /// Null if there is none.
   const SafeTensor *take(const std::string &name);
-  /// The name in transformers 5's module of a tensor that Mixtral's files call otherwise.
-  static std::string moduleName(const std::string &name);
   bool has(const std::string &name) const { return find(name) != nullptr; }
   /// All numbers of a tensor. CannotConvert for types other than floats, and for numbers that are
   /// not finite.
@@ -102,6 +100,10 @@ private:
   std::map<const SafeTensor *, std::vector<float>> stacks_;
 };
 
+/// The name in transformers 5's model of a tensor or a module of a file.
+std::string moduleName(const HfConfig &config, const std::string &name);
+/// The name there of a module's stack of experts.
+std::string stackName(const HfConfig &config, const PeftModule &module);
 /// The name under which PEFT's model has a tensor or a module of a text model, without PEFT's
 /// prefix.
 std::string peftPath(const HfConfig &config, const std::string &name);

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <cstdlib>
 #include <tuple>
 #include <utility>
 
-#include "runtime/base/Json.h"
 #include "runtime/checkpoint/BaseRecord.h"
-#include "runtime/checkpoint/HfDerive.h"
 #include "runtime/checkpoint/Reading.h"
+#include "runtime/checkpoint/RunOptions.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -186,62 +184,53 @@ std::vector<PeftLinear> peftLinears(const HfConfig &config, const std::vector<Hf
   return linears;
 }
 
-/// Reads section `peft` of the run's configuration, and whether its model has an output layer. The
-/// parser knows only the YAML that our own runs write: one field per line, with JSON values.
+Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &folder) {
+  std::string text, path;
+  if (!folder.empty()) {
+    path = folder + "/config.json";
+    ASSIGN_OR_RETURN(text, UntrustedFolder::readIn(folder, "config.json", kHfConfigBytesMax));
+  } else {
+    ASSIGN_OR_RETURN(std::vector<HfModelFile> files, hfFilesOf(*reader));
+    auto found = std::ranges::find(files, "config.json", &HfModelFile::name);
+    if (found == files.end())
+      return cannotConvert("'{}' keeps no config.json of its base model; name the model's folder "
+                           "with --config",
+                           reader->folder());
+    path = reader->folder() + "/config.json", text = found->contents;
+  }
+  return parseHfConfig(text, path, {{}, folder.empty()});
+}
+
+Result<std::vector<float>> readAll(const ParamSource &from, const std::string &name,
+                                   const Shape &shape) {
+  std::vector<float> values(static_cast<size_t>(elementCount(shape).value_or(0)));
+  RETURN_IF_ERROR(from.read(name, Box::whole(shape), Element::F32, values.data()));
+  if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
+    return cannotConvert("'{}' of '{}' has numbers that are not finite", name,
+                         from.reader().folder());
+  return values;
+}
+
 Result<PeftSettings> readPeftSettings(const CheckpointReader &reader) {
-  PeftSettings settings;
   std::string text;
   if (reader.files().has(kRunConfigFile)) {
     ASSIGN_OR_RETURN(text, reader.files().read(kRunConfigFile, kTextBytesMax));
   }
-  std::string_view section;
-  for (size_t at = 0; at < text.size();) {
-    size_t end = std::min(text.find('\n', at), text.size());
-    std::string_view line = std::string_view(text).substr(at, end - at);
-    at = end + 1;
-    if (!line.empty() && line[0] != ' ')
-      section = line;
-    size_t colon = line.find(": ");
-    settings.isUntied |=
-        section == "model:" && line == "  share_embeddings_and_output_weights: false";
-    if (section != "peft:" || colon == std::string_view::npos || line[0] != ' ')
-      continue;
-    std::string_view name = line.substr(2, colon - 2);
-    nlohmann::json value = parseJson(line.substr(colon + 2));
-    auto words = [&] {
-      std::vector<std::string> found;
-      for (const nlohmann::json &each : value)
-        if (each.is_string())
-          found.push_back(each.get<std::string>());
-      return found;
-    };
-    if (name == "scheme" && value.is_string())
-      settings.scheme = value.get<std::string>();
-    else if (name == "rank" && value.is_number_integer())
-      settings.rank = value.get<int64_t>();
-    else if (name == "alpha" && value.is_number())
-      settings.alpha = value.get<double>();
-    else if (name == "dropout" && value.is_number())
-      settings.dropout = value.get<double>();
-    else if (name == "rslora" && value.is_boolean())
-      settings.isRslora = value.get<bool>();
-    else if (name == "lora_bias" && value.is_boolean())
-      settings.hasBiases = value.get<bool>();
-    else if (name == "targets" && value.is_array())
-      settings.targets = words();
-    else if (name == "target_alphas" && value.is_array())
-      for (const nlohmann::json &each : value) // the run writes them as texts
-        settings.targetAlphas.push_back(each.is_string()
-                                            ? std::strtod(each.get<std::string>().c_str(), nullptr)
-                                        : each.is_number() ? each.get<double>()
-                                                           : 0);
-    else if (name == "exclude" && value.is_array())
-      settings.exclude = words();
-    else if (name == "modules_to_save" && value.is_array())
-      settings.modulesToSave = words();
-    else if (name == "base_model_name_or_path" && value.is_string())
-      settings.base = value.get<std::string>();
-  }
+  const RunOptions peft(text, "peft");
+  PeftSettings settings;
+  settings.scheme = peft.word("scheme");
+  settings.base = peft.word("base_model_name_or_path");
+  settings.rank = peft.integerOr("rank", 0);
+  settings.alpha = peft.numberOr("alpha", 0);
+  settings.dropout = peft.numberOr("dropout", 0);
+  settings.isRslora = peft.isOn("rslora");
+  settings.hasBiases = peft.isOn("lora_bias");
+  settings.isUntied =
+      !RunOptions(text, "model").valueOr("share_embeddings_and_output_weights", true);
+  settings.targets = peft.words("targets");
+  settings.exclude = peft.words("exclude");
+  settings.modulesToSave = peft.words("modules_to_save");
+  settings.targetAlphas = peft.list<double>("target_alphas", 0);
   if (!settings.targetAlphas.empty() && settings.targetAlphas.size() != settings.targets.size())
     return cannotConvert("'{}' has {} 'peft.targets' and {} 'peft.target_alphas'", reader.folder(),
                          settings.targets.size(), settings.targetAlphas.size());
@@ -254,14 +243,15 @@ Result<PeftSettings> readPeftSettings(const CheckpointReader &reader) {
 
 std::string peftSettingsText(const PeftSettings &settings) {
   auto json = [](const auto &value) { return toText(nlohmann::json(value)); };
-  return fmt::format("peft:\n  scheme: {}\n  rank: {}\n  alpha: {}\n  dropout: {}\n  rslora: {}\n"
-                     "  lora_bias: {}\n"
-                     "  targets: {}\n  target_alphas: {}\n  modules_to_save: {}\n"
-                     "  base_model_name_or_path: {}\n",
-                     json(settings.scheme), settings.rank, json(settings.alpha),
-                     json(settings.dropout), settings.isRslora, settings.hasBiases,
-                     json(settings.targets), json(settings.targetAlphas),
-                     json(settings.modulesToSave), json(settings.base));
+  return fmt::format(
+      "{}peft:\n  scheme: {}\n  rank: {}\n  alpha: {}\n  dropout: {}\n  rslora: {}\n"
+      "  lora_bias: {}\n"
+      "  targets: {}\n  target_alphas: {}\n  modules_to_save: {}\n"
+      "  base_model_name_or_path: {}\n",
+      settings.isUntied ? "model:\n  share_embeddings_and_output_weights: false\n" : "",
+      json(settings.scheme), settings.rank, json(settings.alpha), json(settings.dropout),
+      settings.isRslora, settings.hasBiases, json(settings.targets), json(settings.targetAlphas),
+      json(settings.modulesToSave), json(settings.base));
 }
 
 std::string peftBaseOf(const CheckpointReader &reader) {

@@ -55,6 +55,12 @@ std::string moduleOf(const std::string &tensor);
 /// The last segment of a module's name, such as `up_proj`.
 std::string lastWordOf(const std::string &module);
 
+/// The config.json in a folder, or without a folder the one in the checkpoint.
+Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &folder);
+/// All numbers of a weight; CannotConvert if some are not finite.
+Result<std::vector<float>> readAll(const ParamSource &from, const std::string &name,
+                                   const Shape &shape);
+
 /// The adapter settings in `run_config.yaml`; CannotConvert if there are none.
 Result<PeftSettings> readPeftSettings(const CheckpointReader &reader);
 /// The settings as text in the form that readPeftSettings reads.

@@ -46,7 +46,9 @@ Status WeightSources::read(const std::string &name, const plan::Type &type, int6
                            int64_t count, void *dst) const {
   const Element element = elementOf(type.dtype);
   for (const auto &source : sources_) {
-    std::optional<Shape> shape = source->shapeOf(name);
+    const bool isBase = source == sources_.back();
+    const std::string tensor = isBase ? source->tensorOf(name) : name;
+    std::optional<Shape> shape = source->shapeOf(tensor);
     if (!shape)
       continue;
     Shape own(type.shape.begin(), type.shape.begin() + type.rank);
@@ -59,7 +61,7 @@ Status WeightSources::read(const std::string &name, const plan::Type &type, int6
     Box rows = clearPadding(Box::rows(own, first, count), wanted[0], element, dst);
     if (rows.isEmpty())
       return Status::ok();
-    RETURN_IF_ERROR(source->read(name, rows, element, dst));
+    RETURN_IF_ERROR(source->read(tensor, rows, element, dst));
     if (const plan::Param *param = nestedParam(name)) {
       ASSIGN_OR_RETURN(Scales scales, scalesOf(*source, *param));
       scales->round(static_cast<float *>(dst), first, count);

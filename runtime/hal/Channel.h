@@ -99,6 +99,9 @@ struct ChannelDesc {
 /// An error if there are no members, or if one is not a rank or is listed twice.
 Status checkMembers(const ChannelDesc &desc, int worldSize);
 
+/// An error if no backend sums, compares or copies elements of these types.
+Status checkTypes(const Collective &desc);
+
 /// An error if the slots of counted rows are not equal, if members do not have equally many slots,
 /// or if the collective cannot have counted rows.
 Status checkCounted(const Collective &desc, int members);

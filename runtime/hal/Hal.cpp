@@ -35,6 +35,22 @@ Status checkMembers(const ChannelDesc &desc, int worldSize) {
   return Status::ok();
 }
 
+Status checkTypes(const Collective &desc) {
+  const DType in = desc.inType, out = desc.outType;
+  const bool sums = isSum(desc.kind), isMax = desc.kind == CollectiveKind::AllReduceMax;
+  bool canAdd =
+      (isComputeType(in) && isComputeType(out)) || (in == DType::F64 && out == DType::F64);
+  constexpr StatusCode kCode = StatusCode::InvalidInput;
+  if (!sums && in != out)
+    return makeStatus(kCode, "{} does not convert between types", toString(desc.kind));
+  if ((sums || isMax) && !canAdd)
+    return makeStatus(kCode, "{} cannot {} {} into {}", toString(desc.kind),
+                      isMax ? "compare" : "sum", dtypeName(in), dtypeName(out));
+  if (desc.squares && (desc.kind != CollectiveKind::ReduceScatter || out == DType::F64))
+    return makeStatus(kCode, "{} of {} does not sum squares", toString(desc.kind), dtypeName(in));
+  return Status::ok();
+}
+
 /// Checks the shape of an exchange of counted rows: the buffer has `rows` rows in `slots` slots,
 /// each member has the same number of slots, and each slot the same number of rows.
 Status checkCounted(const Collective &desc, int members) {

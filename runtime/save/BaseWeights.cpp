@@ -64,19 +64,24 @@ Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, s
   ASSIGN_OR_RETURN(base->checkpoint_, checkpoint::ParamSource::open(base->folder_, choice, emit));
   ASSIGN_OR_RETURN(checkpoint::RunState said, base->checkpoint_->runState());
   RETURN_IF_ERROR(base->check());
-  RETURN_IF_ERROR(
-      judgeDifferences(plan.job, base->folder_, modelDifferences(plan.job, said), emit));
+  std::vector<ModelDifference> found = modelDifferences(plan.job, said);
+  const std::string_view tied =
+      plan::jobInfo(plan::JobField::model_shareEmbeddingsAndOutputWeights).path;
+  if (!plan.job.model.shareEmbeddingsAndOutputWeights) // the two matrices begin as one
+    std::erase_if(found, [&](const ModelDifference &one) { return one.option == tied; });
+  RETURN_IF_ERROR(judgeDifferences(plan.job, base->folder_, found, emit));
   return base;
 }
 
 std::optional<Shape> BaseWeights::shapeOf(std::string_view name) const {
-  return checkpoint_->shapeOf(name, ParamPart::Weight);
+  return checkpoint_->shapeOf(checkpoint_->tensorOf(std::string(name)), ParamPart::Weight);
 }
 
 Status BaseWeights::read(std::string_view name, const Box &box, Element type, void *dst) const {
   std::optional<Shape> saved = shapeOf(name);
   bool isPadded = saved && box.offset[0] + box.shape[0] > (*saved)[0];
-  return checkpoint_->read(name, ParamPart::Weight, box, type, dst, isPadded);
+  return checkpoint_->read(checkpoint_->tensorOf(std::string(name)), ParamPart::Weight, box, type,
+                           dst, isPadded);
 }
 
 Status BaseWeights::readInPieces(std::string_view name, const Box &box,

@@ -125,15 +125,18 @@ private:
   Result<bool> read(Sent &sent) {
     for (; file_ < paths_.size(); ++file_) {
       sent = {file_, {}, {}};
-      ASSIGN_OR_RETURN(bool isMore,
-                       paths_[file_].ends_with(".parquet") ? readTable(sent) : readLines(sent));
+      ASSIGN_OR_RETURN(bool isMore, isTable(paths_[file_]) ? readTable(sent) : readLines(sent));
       if (isMore)
         return true;
     }
     return false;
   }
 
-  /// Read the next batch of the input file_: lines of text, or rows of a Parquet file. Blank lines
+  static bool isTable(const std::string &path) {
+    return path.ends_with(".parquet") || path.ends_with(".csv") || path.ends_with(".tsv");
+  }
+
+  /// Read the next batch of the input file_: lines of text, or rows of a table. Blank lines
   /// are skipped, so `sent` has the line number of each text, for messages.
   Result<bool> readLines(Sent &sent) {
     if (!reader_) {

@@ -266,7 +266,8 @@ class Template:
             stop = tail.find(end_token) + len(end_token) if end_token and end_token in tail else \
                 found.end() if (found := self.ends.match(tail)) and not messages[turn].get("tool_calls") else None
             limit = self.whole(text, end + len(tail))
-            if stop and self.try_render(messages[:turn + 1], rest, prompt=True) == last:  # the end may have a prompt's header
+            is_end = bool(end_token) and end_token in tail
+            if stop and (is_end or self.try_render(messages[:turn + 1], rest, prompt=True) == last):  # what follows may be a prompt's header
                 limit -= len(text[end + stop:limit].lstrip())
             spans.append((turn, self.whole(text, begin), limit))
         return spans
@@ -317,10 +318,7 @@ class Template:
             own = max([begin, *(place for _, place, turn, _ in places.runs if turn == owner and place <= end)]) if places else begin
             if i == last[owner] and not self.ends.search(text[own:end]):
                 if text[end:].strip() == "":
-                    more = [*messages, {"role": "user", "content": "?"}]
-                    after = self.try_render(more, rest) or ""
-                    there = self.places(after, more, rest)
-                    follows = self.ends.match(after, max([place for _, place, turn, _ in there.runs if turn == owner], default=0)) if there else None
+                    follows = self.follows(messages, rest, text[own:end])
                     text = text[:end] + follows[0] if follows else text
                 else:
                     follows = self.ends.match(text, end)
@@ -330,6 +328,20 @@ class Template:
                          "template by --template=FILE")
             out.append((owner, begin, end))
         return text, out
+
+    def follows(self, messages, rest, tail):
+        """The first token of the turn after the last message, whose text ends in `tail`: the result of its calls, or a user's turn.
+        A template may write thoughts in the last answer only, so another answer is tried in place of them."""
+        other = {"role": "tool" if messages[-1].get("tool_calls") else "user", "content": "?"}
+        for answer in (messages[-1], {"role": "assistant", "content": "?"}):
+            more = [*messages[:-1], answer, other]
+            after = self.try_render(more, rest) or ""
+            there = self.places(after, more, rest)
+            ends = [end for _, end, turn, _ in there.runs if turn == len(messages) - 1] if there else []
+            tail = tail if answer is messages[-1] else ""
+            if ends and after.startswith(tail, ends[-1]):
+                return self.ends.match(after, ends[-1] + len(tail))
+        return None
 
 
 class Places:

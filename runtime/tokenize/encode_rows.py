@@ -1,5 +1,5 @@
 """Converts JSON lines to rows for fine-tuning for `shardc data sft`, which embeds and starts this script. Also reads
-Parquet files, and converts tokens back to text.
+Parquet and CSV files, and converts tokens back to text.
 
     python3 -I -c SCRIPT SETTINGS
 
@@ -18,8 +18,10 @@ message. More answers:
 """
 
 import array
+import csv
 import datetime
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -214,7 +216,10 @@ def parse_row(line):
     try:
         row = json.loads(line, parse_constant=lambda word: None if word == "NaN" else float(word))
     except json.JSONDecodeError as error:
-        raise Refused(f"it is no JSON: {error}; rows are lines or an array of JSON, or parquet") from error
+        if line.strip() in ("{", "[") or line.lstrip().startswith("{") and error.pos >= len(line.rstrip()):
+            raise Refused("it is the beginning of an object over several lines; needed is a row on each line, which 'jq -c . FILE' "
+                          "writes ('jq -c .data[] FILE' if the rows are in its 'data'), or an array of rows") from error
+        raise Refused(f"it is no JSON: {error}; rows are lines or an array of JSON, CSV, or Parquet") from error
     if "\\ud" in line.lower():
         try:
             json.dumps(row, ensure_ascii=False).encode()
@@ -413,14 +418,38 @@ def plain(value):
         return {"bytes": len(value)}
 
 
+def batches(path):
+    """The rows of a Parquet file, or those of a table of texts (.csv, .tsv), whose first line has the names of the columns. An empty
+    field is none, as `datasets` reads it."""
+    if path.endswith(".parquet"):
+        import pyarrow.parquet
+        file = pyarrow.parquet.ParquetFile(path)
+        confine()
+        yield from (batch.to_pylist() for batch in file.iter_batches(128))
+        return
+    csv.field_size_limit(2**31 - 1)
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        confine()
+        rows = csv.reader(file, delimiter="\t" if path.endswith(".tsv") else ",", strict=True)
+        names = next(rows, [])
+        if len(set(names)) < len(names) or "" in names:
+            raise Refused(f"its first line needs a name of its own for each column; found {names}")
+        while batch := list(itertools.islice(rows, 128)):
+            wrong = next((row for row in batch if row and len(row) != len(names)), None)
+            if wrong:
+                raise Refused(f"its line {rows.line_num} or one before it has {len(wrong)} fields; needed are {len(names)}, as the first line has")
+            yield [{name: field or None for name, field in zip(names, row)} for row in batch if row]
+
+
 def serve_table(source, out, path):
-    """Sends the rows of a Parquet file as lines of JSON, some for each request. An answer without lines is the last."""
-    import pyarrow.parquet
-    confine()
+    """Sends the rows of a table as lines of JSON, some for each request. An answer without lines is the last."""
+    tables = filter(None, batches(path))
+    table = next(tables, None)
     answer_json(out, b"H", {})
-    for batch in pyarrow.parquet.ParquetFile(path).iter_batches(128):
+    while table:
         read_request(source)
-        answer_json(out, b"S", [json.dumps(row, ensure_ascii=False, default=plain) for row in batch.to_pylist()])
+        answer_json(out, b"S", [json.dumps(row, ensure_ascii=False, default=plain) for row in table])
+        table = next(tables, None)
     read_request(source)
     answer_json(out, b"S", [])
 

@@ -15,7 +15,7 @@ KEYS = {
     "prompt": ["prompt", "instruction", "question", "query", "problem"],
     "input": ["input", "context"],
     "completion": ["completion", "output", "response", "answer", "generation", "generated_solution", "solution", "target"],
-    "chosen": ["chosen", "chosen_response", "response_j", "preferred_output", "preferred_completion"],
+    "chosen": ["chosen", "accepted", "chosen_response", "response_j", "preferred_output", "preferred_completion"],
     "rejected": ["rejected", "rejected_response", "rejected_messages", "response_k", "non_preferred_output", "non_preferred_completion"],
     "label": ["label", "kto_tag"],
     "tools": ["tools", "functions"],
@@ -30,7 +30,7 @@ KEYS = {
     "padding": ["attention_mask"],
     "media": ["image", "images", "video", "videos", "audio", "audios"],
 }
-# Keys of a message that say whether it counts in the loss.
+# Keys of a message that say whether it counts in the loss. `masked`, as in torchtune, says that it does not.
 MASKS = ["weight", "train", "trainable", "training", "loss", "loss_mask", "loss_scale"]
 # {role: other names of it}. "call" is a turn of the assistant whose text is the JSON of calls.
 ROLES = {
@@ -183,7 +183,7 @@ def named_texts(row, settings):
     prompt, completion = settings["prompt_key"] or "prompt", settings["completion_key"] or "completion"
     template = settings["prompt_template"] or "{" + prompt + "}"
     if not isinstance(row.row.get(completion), str):
-        raise Refused(f"it needs a text '{completion}'; its keys are {row_keys(row)}")
+        raise Refused(f"it needs a text '{completion}'; its keys are {row_keys(row.row)}")
     strings = {key: value.strip(" ") for key, value in row.row.items() if isinstance(value, str)}
     try:
         text = template.format_map(strings)
@@ -194,7 +194,9 @@ def named_texts(row, settings):
 
 
 def row_keys(row):
-    return ", ".join(f"'{key}'" + (" (null)" if value is None else "") for key, value in row.row.items()) or "none"
+    """The keys of a row or of a message, with what a value is that no form takes as a text."""
+    kinds = {type(None): " (null)", bool: " (a truth value)", int: " (a number)", float: " (a number)"}
+    return ", ".join(f"'{key}'{kinds.get(type(value), '')}" for key, value in row.items()) or "none"
 
 
 def example(row, settings, has_template):
@@ -217,8 +219,8 @@ def example(row, settings, has_template):
     elif isinstance(row.get("text"), str):
         return texts("", row.take("text"))
     else:
-        raise Refused("it needs 'messages', 'conversations' or a text 'completion', or its texts named by --prompt-key and --completion-key; "
-                      "its keys are " + row_keys(row))
+        raise Refused(("it has two answers; 'shardc data preference' makes pairs of such rows; " if row.get("chosen") and row.get("rejected") else "") +
+                      "it needs 'messages', 'conversations' or a text 'completion', or its texts named by --prompt-key and --completion-key; its keys are " + row_keys(row.row))
     if settings["pairs"] or row.get("label") in (0, 1):  # a wanted or an unwanted answer, as for KTO
         found["is_unwanted"] = not row.take("label")
     return found
@@ -261,7 +263,7 @@ def pair(row, settings, has_template):
         chosen = row.take("completion")
     if not all(isinstance(answer, (str, list, dict)) for answer in (chosen, rejected)):
         raise Refused("it has no 'chosen' and 'rejected', with 'prompt' or without, that are all conversations or all texts; its "
-                      "keys are " + row_keys(row))
+                      "keys are " + row_keys(row.row))
     prompt = row.get("prompt")
     if before is None and row.get("messages") is not None and begins_with_answer(chosen):
         before = turns_of(row.take_json("messages"), "the conversation")
@@ -340,12 +342,17 @@ def tokens(row):
 def is_counted(turn, where):
     """Removes the masks of a message. Returns whether they let it count, and the keys that ask for that."""
     said = {key: turn.pop(key) for key in MASKS if key in turn}
+    hidden = turn.pop("masked", None)
+    if hidden not in (None, 0, 1):
+        raise Refused(f"'masked' of {where} is {json.dumps(hidden)}; needed is true or false")
+    if turn.get("mask") is not None:
+        raise Refused(f"'mask' of {where} may mean that it counts in the loss or that it does not; needed is 'weight': 1 or 0, or 'masked': true")
     if turn.get("train_detail"):
         raise Refused(f"'train_detail' of {where} masks a part of its text; needed is a whole message that counts or does not")
     for key, value in said.items():
         if value not in (None, 0, 1):
             raise Refused(f"'{key}' of {where} is {json.dumps(value)}; a token counts in the loss or it does not: 0, 1, true or false")
-    return all(value is None or value for value in said.values()), [key for key, value in said.items() if value]
+    return not hidden and all(value is None or value for value in said.values()), [key for key, value in said.items() if value]
 
 
 def flat(value, where):
@@ -406,9 +413,9 @@ def named(turn, where):
         return [{**{k: v for k, v in turn.items() if k not in roles.values() and role == "assistant"}, "role": role, "content": turn[roles[role]]}
                 for role in order if role in roles and (role != "system" or turn[roles[role]])]
     role = next((key for key in ("role", "from") if isinstance(turn.get(key), str)), None)
-    content = next((key for key in ("content", "value") if key in turn), None)
+    content = next((key for key in ("content", "value", "text") if key in turn), None)
     if role is None or (content is None and not any(turn.get(key) for key in ("tool_calls", "function_call", "refusal", *THOUGHTS))):
-        raise Refused(f"{where} has neither 'role' and 'content' nor 'from' and 'value'")
+        raise Refused(f"{where} has neither 'role' and 'content' nor 'from' and 'value'; its keys are {row_keys(turn)}")
     return [{"role": turn[role], "content": turn.get(content), **{k: v for k, v in turn.items() if k not in (role, content)}}]
 
 

@@ -38,6 +38,13 @@ def rows(root, path, macro, lead=""):
     return row.findall(without_comments(read(root, path)))
 
 
+def rules(root):
+    """(enumerator, id) of each rule: the id is the enumerator in kebab case."""
+    row = re.compile(r"^(?:DERIVE|LEFT_OPEN|ADJUST|ERROR|UNSUPPORTED|WARNING|REMARK)\((\w+)", re.MULTILINE)
+    names = row.findall(without_comments(read(root, "compiler/config/Rules.def")))
+    return [(name, re.sub(r"(?<=[A-Z])([A-Z][a-z])|(?<=[a-z0-9])([A-Z])", r"-\g<0>", name).lower()) for name in names]
+
+
 def quantising_forms(root):
     """Names of FORM rows, which macros write; each has a CUDA kernel."""
     return [name for _, name in rows(root, "kernels/Kernels.def", "CUDA_KERNEL") if "." in name]
@@ -50,18 +57,18 @@ def word(name):
 def tables(root):
     """Yields (kind, {id: {word: pattern}}): for the id of each row, the patterns by which a test may name the row, each
     under a word that it contains."""
-    def by_id(kind, path, macro, scope, lead=""):
+    def by_id(kind, found, scope):
         return kind, {name: {name: word(name), f"{scope}::{enumerator}": rf"{scope}::{enumerator}\b"}
-                      for enumerator, name in rows(root, path, macro, lead)}
+                      for enumerator, name in found}
 
-    yield by_id("diagnostic", "compiler/diag/Diagnostics.def", "DIAG", "diag", r"\w+,")
+    yield by_id("diagnostic", rows(root, "compiler/diag/Diagnostics.def", "DIAG", r"\w+,"), "diag")
     # Ids of reports are words of the language too, so a test names them as they are printed, or as a string.
     yield "report", {name: {name: rf"\\?\[{re.escape(name)}\\?\]|[\"']{re.escape(name)}[\"']",
                             f"report::{enumerator}": rf"report::{enumerator}\b"}
                      for enumerator, name in rows(root, "runtime/base/Reports.def", "REPORT", r"\w+,")}
-    yield by_id("rule", "compiler/config/Rules.def", "(?:RULE|DERIVE)", "RuleId")
-    yield by_id("plan rule", "runtime/verify/VerifyRules.def", "RULE", "Rule")
-    yield by_id("op", "runtime/plan/Ops.def", "(?:OP|FUSED)", "OpKind")
+    yield by_id("rule", rules(root), "RuleId")
+    yield by_id("plan rule", rows(root, "runtime/verify/VerifyRules.def", "RULE"), "Rule")
+    yield by_id("op", rows(root, "runtime/plan/Ops.def", "(?:OP|FUSED)"), "OpKind")
     yield "quantising form", {name: {name: word(name)} for name in quantising_forms(root)}
     yield "pass", {flag: {f"--{flag}": rf"--{flag}(?![\w-])"} for _, flag in rows(root, "compiler/passes/Passes.def", "PASS")}
     # `section.option`, or the option's name in its section's block.

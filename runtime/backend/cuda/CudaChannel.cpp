@@ -65,10 +65,6 @@ Collective ofWords(Collective desc) {
   return desc;
 }
 
-bool canSum(DType in, DType out) {
-  return (isComputeType(in) && isComputeType(out)) || (in == DType::F64 && out == DType::F64);
-}
-
 std::byte *at(const void *base, int64_t elements, DType type) {
   return static_cast<std::byte *>(const_cast<void *>(base)) + elements * dtypeBytes(type);
 }
@@ -76,23 +72,6 @@ std::byte *at(const void *base, int64_t elements, DType type) {
 Status addUp(const RankSum &sum, Queue &queue) {
   kernels::cuda::launchRankSum(sum, queue);
   RETURN_IF_CUDA_ERROR(cudaGetLastError());
-  return Status::ok();
-}
-
-Status checkDesc(const Collective &desc, int members) {
-  if (desc.counted.counts)
-    RETURN_IF_ERROR(hal::checkCounted(desc, members));
-  if (!isSum(desc.kind) && desc.inType != desc.outType)
-    return makeStatus(StatusCode::InvalidInput, "{} does not convert between types",
-                      hal::toString(desc.kind));
-  if (desc.kind == CollectiveKind::AllReduceMax && !canSum(desc.inType, desc.outType))
-    return makeStatus(StatusCode::InvalidInput, "{} cannot compare {}", hal::toString(desc.kind),
-                      dtypeName(desc.inType));
-  if (!isSum(desc.kind))
-    return Status::ok();
-  if (!canSum(desc.inType, desc.outType) || (desc.squares && desc.inType == DType::F64))
-    return makeStatus(StatusCode::InvalidInput, "{} cannot sum {} into {}",
-                      hal::toString(desc.kind), dtypeName(desc.inType), dtypeName(desc.outType));
   return Status::ok();
 }
 
@@ -181,7 +160,9 @@ Result<void *> CudaChannel::receiveBuffer(Member &member, const Collective &desc
 /// and on whether any order is allowed (ReductionWay).
 Status CudaChannel::issue(Member &member, const Collective &asked, Queue &queue) {
   const Collective desc = ofWords(asked);
-  RETURN_IF_ERROR(checkDesc(desc, size()));
+  if (desc.counted.counts)
+    RETURN_IF_ERROR(hal::checkCounted(desc, size()));
+  RETURN_IF_ERROR(hal::checkTypes(desc));
   if (watch_.hasFailed())
     return makeStatus(StatusCode::Aborted, "channel '{}' was aborted", this->desc().name);
   switch (desc.kind) {

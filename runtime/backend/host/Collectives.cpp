@@ -186,10 +186,6 @@ void shiftPart(Members members, int part) {
               static_cast<size_t>(mine.count * dtypeBytes(mine.inType)));
 }
 
-bool canSum(DType in, DType out) {
-  return (isComputeType(in) && isComputeType(out)) || (in == DType::F64 && out == DType::F64);
-}
-
 } // namespace
 
 /// Members must agree on kind, count, types, average and shift. Types must be those for which there
@@ -206,20 +202,7 @@ Status checkMembers(Members members) {
       return makeStatus(kCode, "members disagree: {} of {} {} elements and {} of {} {} elements",
                         hal::toString(first.kind), first.count, dtypeName(first.inType),
                         hal::toString(member->kind), member->count, dtypeName(member->inType));
-  if (!isSum(first.kind) && first.inType != first.outType)
-    return makeStatus(kCode, "{} does not convert between types", hal::toString(first.kind));
-  if (first.kind == CollectiveKind::AllReduceMax && !canSum(first.inType, first.outType))
-    return makeStatus(kCode, "{} cannot compare {}", hal::toString(first.kind),
-                      dtypeName(first.inType));
-  if (!isSum(first.kind))
-    return Status::ok();
-  if (!canSum(first.inType, first.outType))
-    return makeStatus(kCode, "{} cannot sum {} into {}", hal::toString(first.kind),
-                      dtypeName(first.inType), dtypeName(first.outType));
-  if (first.squares && (first.kind != CollectiveKind::ReduceScatter || first.inType == DType::F64))
-    return makeStatus(kCode, "{} of {} does not sum squares", hal::toString(first.kind),
-                      dtypeName(first.inType));
-  return Status::ok();
+  return hal::checkTypes(first);
 }
 
 void runPart(Members members, int part) {

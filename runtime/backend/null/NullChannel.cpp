@@ -183,10 +183,6 @@ bool areApart(const Collective &desc, const Extent &in, const Extent &out, int64
   return false;
 }
 
-bool canSum(DType in, DType out) {
-  return (isComputeType(in) && isComputeType(out)) || (in == DType::F64 && out == DType::F64);
-}
-
 } // namespace
 
 Issued issuedOf(const Collective &desc) {
@@ -306,22 +302,17 @@ NullChannel::~NullChannel() {
 /// Refuses combinations of type, kind and options that no backend accepts. Valid ranges must ascend
 /// and lie in the member's part.
 Status NullChannel::checkTypes(const Collective &desc) const {
-  const bool sums = isSum(desc.kind), accumulates = desc.kind == CollectiveKind::ReduceScatter;
-  if (sums ? !canSum(desc.inType, desc.outType) : desc.inType != desc.outType)
-    return Ledger::refuse("{} of {} into {}", hal::toString(desc.kind), dtypeName(desc.inType),
-                          dtypeName(desc.outType));
-  if (!sums && (desc.average || desc.anyOrder))
+  if (Status sound = hal::checkTypes(desc); !sound.isOk())
+    return Ledger::refuse("{} of {} into {}: {}", hal::toString(desc.kind), dtypeName(desc.inType),
+                          dtypeName(desc.outType), sound.message());
+  if (!isSum(desc.kind) && (desc.average || desc.anyOrder))
     return Ledger::refuse("{} sums nothing", hal::toString(desc.kind));
-  if (desc.kind == CollectiveKind::AllReduceMax && !canSum(desc.inType, desc.outType))
-    return Ledger::refuse("{} of {}", hal::toString(desc.kind), dtypeName(desc.inType));
   if (desc.by != 0 && desc.kind != CollectiveKind::Shift)
     return Ledger::refuse("{} by {} positions", hal::toString(desc.kind), desc.by);
-  if (desc.accumulate && !accumulates)
+  if (desc.accumulate && desc.kind != CollectiveKind::ReduceScatter)
     return Ledger::refuse("{} does not add to what is there", hal::toString(desc.kind));
-  if (desc.squares && (!accumulates || desc.anyOrder || desc.outType == DType::F64))
-    return Ledger::refuse(
-        "squares are of sums in rank order, into a part of f32, bf16 or f16; not of {}",
-        hal::toString(desc.kind));
+  if (desc.squares && desc.anyOrder)
+    return Ledger::refuse("squares are of sums in rank order; not of {}", hal::toString(desc.kind));
   int64_t at = 0;
   for (const ElementRange &range : desc.valid) {
     if (range.begin < at || range.end < range.begin || range.end > desc.count)

@@ -50,7 +50,7 @@ FIELDS = (
     ({"layer_replication": [[0, 2]]}, "no value is needed"),
     ({"alora_invocation_tokens": [1]}, "no value is needed"),
     ({"trainable_token_indices": "all"}, "a list of whole numbers, or an object of such is needed"),
-    ({"peft_type": "IA3"}, "has adapters of kind 'IA3'"),
+    ({"peft_type": "IA3", "r": 0}, "has adapters of kind 'IA3'"),
 )
 ACCEPTED = ({"layers_to_transform": [0, 1]}, {"layers_to_transform": [1, 0], "layers_pattern": ["layers"]}, {"newest_config": None}, {"loftq_config": {}}, {"init_lora_weights": "gaussian"}, {"layers_pattern": []}, {"r": 2, "corda_config": None},
             {"bias": "all"}, {"bias": "lora_only"}, {"target_modules": [], "target_parameters": ["q_proj.weight", "v_proj.weight"]}, {"newest_config": {"x": 1}, "lorap_lr": 1e-6})
@@ -160,6 +160,20 @@ def check_tensors():
     print("numbers, types and shapes of tensors")
 
 
+def check_places():
+    """Adapters in a folder with the adapter's name, and those of MLX."""
+    folder = each_folder(PLAIN["plain"])
+    (folder / "adapter").rename(folder / "named")
+    (folder / "adapter").mkdir()
+    (folder / "named").rename(folder / "adapter/sft")
+    refused(folder, "has no adapter_config.json, and its folder 'sft' has one: name that")
+    shutil.rmtree(folder)
+    folder = each_folder(PLAIN["plain"])
+    (folder / "adapter/adapter_model.safetensors").rename(folder / "adapter/adapters.safetensors")
+    refused(folder, "has adapters of MLX; convert them to the form of PEFT")
+    shutil.rmtree(folder)
+
+
 def check_magnitudes():
     """Magnitudes of DoRA import if '.weight' ends their names, as in PEFT's memory, and not if the settings lack 'use_dora'."""
     folder = each_folder(PLAIN["dora"])
@@ -265,6 +279,7 @@ def check_families():
 if __name__ == "__main__":
     check_fields()
     check_tensors()
+    check_places()
     check_magnitudes()
     check_overlay()
     check_parts()

@@ -27,7 +27,17 @@ CALLS = ("{% for m in messages %}{% if m.tool_calls %}{% if not loop.last %}<A>\
 AFTER = ("{% for m in messages %}{% if m.role == 'assistant' %}<A>{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}"
          "{{ m.tool_calls[0].function.arguments | tojson }}{{ messages[loop.index0 + 1].content }}{% endif %}{{ m.content }}<eos>"
          "{% elif m.role == 'user' %}<|user|>{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}")
+# Every conversation ends with the header of an answer, which a prompt makes longer, as in Command A's.
+HEADS = ("{% for m in messages %}<A><|{{ m.role }}|>{% if m.role == 'assistant' %}<say>{{ m.content }}<end>{% else %}{{ m.content }}{% endif %}<eos>{% endfor %}"
+         "<A><|assistant|>{% if add_generation_prompt %}<say>{% endif %}")
+# A role's mark ends the turn before it, the text begins with a token of its own, and calls come last, as in GLM's.
+MARKS = ("<A>{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% if loop.last %}{{ m.reasoning_content }}{% endif %}{{ m.content }}"
+         "{% for c in m.tool_calls %}<CALL>{{ c.function.name }}{{ c.function.arguments | tojson }}</CALL>{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+         "{% if add_generation_prompt %}<|assistant|>{% endif %}")
 TEMPLATES = [
+    (HEADS, [USER, {"role": "assistant", "content": "one"}, USER, {"role": "assistant", "content": "two"}], ["one<end><eos>", "two<end><eos>"]),
+    (MARKS, [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}], ['<CALL>f{"x": 1}</CALL><|tool|>']),
+    (MARKS, [USER, {"role": "assistant", "content": "", "reasoning_content": "a thought"}], ["a thought<|user|>"]),
     (THINKS, [USER, {"role": "assistant", "content": "4", "reasoning_content": "a thought that is long"}], ["<think>a thought that is long</think>4<|user|>"]),
     (CALLS, [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}, {"role": "tool", "content": "3"}, {"role": "assistant", "content": "done"}],
      ['<CALL>f{"x": 1}</CALL><eos>', "done<eos>"]),
@@ -53,7 +63,20 @@ def row_facts(script):
         told = set()
         return script.conversation([turn], told, lambda role: True)[0][0]["content"], bool(told)
 
+    def refusal(row):
+        try:
+            return script.conversation(example(row)["turns"], set(), lambda role: True)[2]
+        except script.Refused as error:
+            return str(error)
+
     turns = [USER, {"role": "assistant", "content": "A"}]
+    yield refusal({"messages": [{**turn, "masked": masked} for turn, masked in zip(turns, (True, False))]}), [False, True]
+    yield refusal({"messages": [USER, {**turns[1], "masked": True}]}), [True, False]
+    yield refusal({"messages": [USER, {**turns[1], "mask": 1}]}), (
+        "'mask' of message 1 may mean that it counts in the loss or that it does not; needed is 'weight': 1 or 0, or 'masked': true")
+    yield refusal({"conversations": [{"from": "human", "text": "Q"}, {"from": "gpt", "text": "A"}]}), [True, True]
+    yield refusal({"instruction": "Q", "output": 42}).split("; ")[1], "its keys are 'instruction', 'output' (a number)"
+    yield refusal({"chosen": "A", "rejected": "B"}).split("; ")[0], "it has two answers"
     tool = '{"type": "function", "function": {"name": "f"}}'
     yield of({"role": "assistant", "content": "", "refusal": "No."}), ("No.", False)
     yield of({"role": "assistant", "content": "A", "refusal": "No."}), ("A", True)
