@@ -141,6 +141,10 @@ struct ForeignTables {
 #define FOREIGN(names, what)                                                                       \
   for (llvm::StringRef name : llvm::split(names, ' '))                                             \
     add(name, program, what);
+#define FOREIGN_VALUE(names, words, advice)
+#include "compiler/config/ForeignNames.def"
+#define FOREIGN_PROGRAM(name) program = name;
+#define FOREIGN(names, what)
 #define FOREIGN_VALUE(names, words, advice) addValue(names, program, {words, advice});
 #include "compiler/config/ForeignNames.def"
     for (const ModelField &field : kModelFields)
@@ -158,7 +162,7 @@ struct ForeignTables {
       foreign.values.push_back(value);
       if (!foreign.option)
         foreign.advice += fmt::format("{}for {}: {}", foreign.advice.empty() ? "" : "; ",
-                                      value.words.str(), value.advice.str());
+                                      value.words, value.advice);
     }
   }
 

@@ -126,10 +126,10 @@ public:
 
   void read(const Tree &tree) {
     readAll("", tree);
-    if (recipe_.isEmpty())
-      return;
     auto isWeak = [](const Part &part) { return part.isWeak; };
     followLater(isWeak);
+    if (recipe_.isEmpty())
+      return;
     for (const FormRow &row : kRows)
       if (isOneOf(row.forms, form_) && config::holds(recipe_, row.settings)) {
         applyRow(row, tree.range);

@@ -1,15 +1,17 @@
-// Reads Megatron-LM's command line: finds it among the commands of a script, and interprets its
-// flags.
+// Reads Megatron-LM's command line: finds it among the commands of a script, and interprets the
+// launcher's options for nodes and GPUs and Megatron-LM's flags.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/ForeignNames.h"
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ImportedRecipe.h"
-#include "compiler/upstream/LaunchMachines.h"
 #include "compiler/upstream/Shell.h"
 #include "compiler/upstream/Yaml.h"
+#include "runtime/base/RecipeVariables.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Path.h"
+#include "llvm/Support/Regex.h"
 
 namespace shardc::upstream {
 namespace {
@@ -17,23 +19,414 @@ namespace {
 using config::Opt;
 using config::Value;
 
-bool isKnownFlag(llvm::StringRef word) {
-  llvm::StringRef name = word.split('=').first;
-  return isFlag(name) && (!findFlag(name).empty() || findName(NameKind::IdleFlag, name) != nullptr);
-}
+constexpr Opt kNodes = Opt::ClusterNodes, kPerNode = Opt::ClusterGpusPerNode;
 
-bool hasFlag(const std::vector<RanWord> &words) {
-  return llvm::any_of(words, [](const RanWord &word) { return isKnownFlag(word.text); });
-}
+/// What an option of a launcher says: a row of Launchers.def.
+struct LauncherRow {
+  llvm::StringRef launchers, options, says;
+};
+constexpr LauncherRow kLaunchers[] = {
+#define LAUNCHER(launchers, options, says) {launchers, options, says},
+#include "compiler/upstream/Launchers.def"
+};
 
-/// Whether words name a training: by a flag that only a training has, or by the program's name.
-bool nameTraining(const std::vector<RanWord> &words) {
-  return llvm::any_of(words, [](const RanWord &word) {
-    llvm::StringRef text = word.text;
-    return findName(NameKind::TrainingFlag, canonicalFlag(text.split('=').first)) != nullptr ||
-           (text.endswith(".py") && text.substr(text.rfind('/') + 1).contains("train"));
+/// The row of an option, or of the launcher itself for `.`; null if there is none.
+const LauncherRow *rowOf(llvm::StringRef launcher, llvm::StringRef option) {
+  const auto *row = llvm::find_if(kLaunchers, [&](const LauncherRow &one) {
+    return isOneOf(one.options, option) &&
+           (one.launchers == "*" || isOneOf(one.launchers, launcher));
   });
+  return row == std::end(kLaunchers) ? nullptr : row;
 }
+
+/// The launcher that a word names, without folder and ending (`mpiexec.hydra`); empty if the table
+/// has none.
+llvm::StringRef launcherOf(llvm::StringRef word) {
+  llvm::StringRef name = llvm::sys::path::filename(word);
+  name = name.endswith("sh") ? name : name.split('.').first;
+  bool isKnown = llvm::any_of(kLaunchers, [&](auto &row) { return isOneOf(row.launchers, name); });
+  return isKnown ? name : "";
+}
+
+using Visit =
+    llvm::function_ref<void(const LauncherRow *row, llvm::StringRef text, const RanWord &word)>;
+
+/// Calls `visit` with each launcher that has a row for itself, and with each option of a launcher
+/// and its value; without a row, with other words or the values of other options. An option belongs
+/// to the last launcher before it.
+void visitOptions(const std::vector<RanWord> &words, Visit visit) {
+  llvm::StringRef launcher;
+  for (size_t i = 0; i < words.size(); ++i) {
+    llvm::StringRef word = words[i].text;
+    if (llvm::StringRef found = launcherOf(word); !found.empty()) {
+      launcher = found;
+      if (const LauncherRow *row = rowOf(launcher, "."))
+        visit(row, launcher, words[i]);
+    }
+    auto [name, value] = word.split('=');
+    bool isJoined = name.size() > 2 && name[0] == '-' && llvm::isDigit(name[2]); // `-N2`
+    std::string key = name.take_front(isJoined ? 2 : name.size()).str();
+    value = isJoined ? word.substr(2) : value;
+    std::replace(key.begin() + std::min<size_t>(key.size(), 2), key.end(), '_', '-');
+    const LauncherRow *row = rowOf(launcher, key);
+    if (row == nullptr) {
+      visit(nullptr, word.startswith("-") ? value : word, words[i]);
+      continue;
+    }
+    bool hasValue = row->says != "Parts" && row->says != "Clean";
+    if (value.empty() && hasValue && i + 1 < words.size())
+      value = words[++i].text;
+    std::string text = value.str();
+    if (row->says == "Variable" && !value.contains('=') && i + 1 < words.size())
+      text += "=" + words[++i].text;
+    visit(row, text, words[i]);
+  }
+}
+
+/// Reads a number, also as a range of it alone (`4-4`, `4:4`).
+bool readCount(llvm::StringRef text, int64_t &number) {
+  auto [first, last] = text.trim().split(text.contains('-') ? '-' : ':');
+  return (last.empty() || first == last) && !first.getAsInteger(10, number) && number > 0;
+}
+
+/// The name of a variable in a container.
+llvm::StringRef withoutContainer(llvm::StringRef name) {
+  name.consume_front("APPTAINERENV_") || name.consume_front("SINGULARITYENV_");
+  return name;
+}
+
+/// Whether a variable affects training. Other variables belong to the shell or may contain secrets.
+bool belongsToRun(llvm::StringRef name) {
+  return useOfVariable(name) == VariableUse::Settable && name != "CUDA_VISIBLE_DEVICES";
+}
+
+void readVariable(RecipeBuilder &recipe, llvm::StringRef name,
+                  const std::optional<RanWord> &value) {
+  name = withoutContainer(name);
+  if (!belongsToRun(name)) {
+    if (value)
+      recipe.leaveOutIdle(("export " + name).str(), "only the shell uses it", value->range);
+  } else if (value && value->unknown != nullptr) {
+    recipe.askWords((name + "=" + value->text).str(), value->range);
+  } else {
+    recipe.setVariable(name, value ? Value::ofString(value->text) : Value(),
+                       value ? value->range : SourceRange());
+  }
+}
+
+/// Collects the number and the type of GPUs, and variables.
+class Machines {
+public:
+  Machines(RecipeBuilder &recipe, const ShellRun &run) : recipe_(recipe), run_(run) {}
+
+  Exports variables; ///< of the program that is started; without a value: unset
+
+  void readVariables(const std::vector<RanWord> &words) {
+    Exports before;
+    visitOptions(words, [&](const LauncherRow *row, llvm::StringRef text, const RanWord &word) {
+      llvm::StringRef says = row == nullptr ? "" : row->says;
+      auto clean = [&] { // what is for containers gets there anyway
+        std::erase_if(variables, [&](const auto &one) {
+          return !run_.hasRun && withoutContainer(one.first) == one.first;
+        });
+      };
+      auto take = [&](llvm::StringRef list, char separator, bool isWhole) {
+        llvm::SmallVector<llvm::StringRef> parts;
+        list.split(parts, separator);
+        if (isWhole && llvm::none_of(parts, [](auto part) { return part.trim().lower() == "all"; }))
+          clean();
+        for (llvm::StringRef part : parts) {
+          auto [name, value] = part.trim().split('=');
+          VariableUse use = useOfVariable(withoutContainer(name));
+          if (!part.contains('=') && before.count(name.str()) > 0)
+            variables.insert(*before.find(name.str()));
+          else if (part.contains('=') &&
+                   (use == VariableUse::Settable || use == VariableUse::Position))
+            variables[name.str()] = RanWord{value.str(), word.range, word.unknown};
+        }
+      };
+      if (says == "Clean" || says == "Step")
+        before = variables;
+      if (says == "Clean")
+        clean();
+      if (auto job = variables.find("SLURM_EXPORT_ENV");
+          says == "Step" && job != variables.end() && job->second)
+        take(std::string(job->second->text), ',', true);
+      if (says == "StepVariables" && !run_.hasRun)
+        variables = before;
+      if (says == "Unset" && !run_.hasRun)
+        variables[text.str()] = std::nullopt;
+      if (says.empty() || says.contains("Variable"))
+        take(text,
+             says == "VariableList"       ? ';'
+             : says.endswith("Variables") ? ','
+                                          : '\0',
+             says == "StepVariables" || says == "JobVariables");
+      if (says == "JobVariables" && !run_.hasRun)
+        variables["SLURM_EXPORT_ENV"] = RanWord{text.str(), word.range};
+    });
+  }
+
+  void read(const std::vector<RanWord> &words) {
+    visitOptions(words, [&](const LauncherRow *row, llvm::StringRef text, const RanWord &word) {
+      if (row != nullptr)
+        readOption(row->says, text, word);
+    });
+  }
+
+  /// Sets the variables in the recipe, and reads those that start processes. Asks what the words
+  /// start if none of them is a launcher.
+  void takeVariables(const std::vector<RanWord> &words) {
+    auto has = [&](llvm::StringRef names) {
+      return llvm::any_of(words, [&](const RanWord &word) {
+        return isOneOf(names, llvm::sys::path::filename(word.text));
+      });
+    };
+    const bool isTorchrun = has("torchrun torch.distributed.run");
+    if (auto seen = variables.find("CUDA_VISIBLE_DEVICES");
+        seen != variables.end() && seen->second && llvm::isDigit(seen->second->text.front()))
+      devices_ = std::ranges::count(seen->second->text, ',') + 1;
+    for (const auto &[variable, value] : variables)
+      if (llvm::StringRef name = variable; !name.consume_front("PET_")) // PET_NNODES is `--nnodes`
+        readVariable(recipe_, variable, value);
+      else if (isTorchrun && value)
+        read({{"torchrun", value->range}, {"--" + name.lower(), value->range}, *value});
+    if (auto world = variables.find("WORLD_SIZE");
+        world != variables.end() && world->second && !isTorchrun && !has("deepspeed accelerate"))
+      read({{"--ntasks", world->second->range}, *world->second});
+    if (llvm::none_of(words, [](auto &word) { return !launcherOf(word.text).empty(); }) &&
+        !words.empty() && elsewhere_.text.empty())
+      elsewhere_ = words.front();
+  }
+
+  void finish() {
+    constexpr int64_t kGpusOfNodeMax = 8;
+    chooseHosts();
+    int64_t hosts = static_cast<int64_t>(slotsOf_.size());
+    span_ = span_ < 0 ? jobSlots_ : span_;
+    if (span_ > 0)
+      hosts = (jobSlots_ + span_ - 1) / span_;
+    else if (hasSlots_ && hosts > 0)
+      span_ = slotsOf_.begin()->second;
+    if (tasksPerNode_ > 0) // each has one GPU
+      recipe_.set(kPerNode, Value::ofInt(tasksPerNode_), tasksRange_);
+    if (span_ > 0 && !recipe_.has(kPerNode))
+      recipe_.set(kPerNode, Value::ofInt(all_ > 0 ? std::min(all_, span_) : span_), hostsRange_);
+    int64_t nodes = recipe_.getIntOr(kNodes, 0), perNode = times_ * recipe_.getIntOr(kPerNode, 0);
+    all_ *= times_;
+    if (times_ > 1 && perNode > 0)
+      recipe_.set(kPerNode, Value::ofInt(perNode), recipe_.range(kPerNode));
+    if (nodes == 0 && hosts > 0 && (all_ == 0 || perNode == 0))
+      recipe_.set(kNodes, Value::ofInt(nodes = hosts), hostsRange_);
+    if (isScattered_ && chunks_ > 0) { // each on a node of its own
+      recipe_.set(kNodes, Value::ofInt(nodes = chunks_), allRange_);
+      recipe_.set(kPerNode, Value::ofInt(perNode = all_ / chunks_), allRange_);
+    }
+    bool isOpen = nodes == 0 && (all_ == 0 || perNode == 0), isParts = !parts_.text.empty();
+    const RanWord &known = isParts ? parts_ : elsewhere_;
+    if (isParts || (isOpen && (!known.text.empty() || all_ > kGpusOfNodeMax))) {
+      std::string what =
+          known.text.empty() ? fmt::format("nodes of {} processes", all_) : known.text;
+      for (Opt opt : {kNodes, kPerNode})
+        if (isParts || !recipe_.has(opt))
+          recipe_.setUnknown(opt, what, known.text.empty() ? allRange_ : known.range);
+      return;
+    }
+    if (perNode == 0 && all_ > 0 && all_ % std::max<int64_t>(nodes, 1) == 0)
+      recipe_.set(kPerNode, Value::ofInt(all_ / std::max<int64_t>(nodes, 1)), allRange_);
+    perNode = recipe_.getIntOr(kPerNode, 0);
+    if (nodes > 0 && perNode == 0 && !recipe_.isDoubted(kPerNode))
+      recipe_.setUnknown(kPerNode, fmt::format("GPUs of {} nodes", nodes), recipe_.range(kNodes));
+    if (nodes > 0 || recipe_.isDoubted(kNodes) || (perNode == 0 && !recipe_.isDoubted(kPerNode)))
+      return;
+    if (all_ > 1 && perNode > 0 && all_ % perNode != 0)
+      recipe_.setUnknown(kNodes, fmt::format("nodes of {} processes", all_), allRange_);
+    else
+      recipe_.set(kNodes, Value::ofInt(std::max<int64_t>(all_ / std::max<int64_t>(perNode, 1), 1)),
+                  recipe_.range(kPerNode));
+  }
+
+private:
+  void readOption(llvm::StringRef says, llvm::StringRef value, const RanWord &word) {
+    llvm::StringRef last = value.substr(value.rfind(':') + 1);
+    if (says == "Parts")
+      parts_ = word;
+    if (says == "Nodes")
+      return set(kNodes, value, word.range);
+    if (says == "Each" && all_ > 0 && tasksPerNode_ > 0 && all_ % tasksPerNode_ == 0 &&
+        !recipe_.has(kNodes))
+      recipe_.set(kNodes, Value::ofInt(all_ / tasksPerNode_), allRange_);
+    if (says == "PerNode" && readCount(last, tasksPerNode_))
+      tasksRange_ = word.range;
+    if (says == "Each" || says == "Total")
+      tasksPerNode_ = 0; // of programs that start the processes
+    if (int64_t each = 0; says == "Each" && !readCount(last, each)) { // for each GPU that it finds
+      all_ = 0;
+      return devices_ > 0 ? recipe_.set(kPerNode, Value::ofInt(devices_), word.range)
+                          : recipe_.setUnknown(kPerNode, last, word.range);
+    }
+    if (says == "Gpus" || says == "Times")
+      readCount(last, says == "Gpus" ? devices_ : times_);
+    if (says == "PerNode" || says == "Each" || says == "Gpus")
+      return set(kPerNode, last, word.range);
+    if (says == "Grid") { // nodes, if there are several, and processes of each
+      auto [nodes, each] = value.split('x');
+      readOption("Nodes", each.empty() ? "1" : nodes, word);
+      return readOption("Each", each.empty() ? nodes : each, word);
+    }
+    if (says == "Map" && value.startswith("ppr:") && value.contains(":node"))
+      return readOption("PerNode", value.split(':').second.split(':').first, word);
+    if (says == "Include" || says == "Exclude")
+      (says == "Include" ? include_ : exclude_) = {value.str(), word.range};
+    if (says == "File")
+      readFile(value, word);
+    if (says == "Span" && value.contains("span[hosts=1]"))
+      span_ = -1, hostsRange_ = word.range; // all of them
+    else if (says == "Span" && readCount(value.split("span[ptile=").second.split(']').first, span_))
+      hostsRange_ = word.range;
+    for (llvm::StringRef part : llvm::split(value, ','))
+      if (says == "Gres")
+        readDevices(part, word.range);
+      else if (says == "Chunks")
+        readChunks(part, word.range);
+    int64_t number = 0;
+    bool isAll = says == "All" || says == "Total", isCount = readCount(last, number);
+    if (isAll)
+      all_ = isCount ? number : 0, allRange_ = word.range;
+    if (says == "Slots")
+      jobSlots_ = number;
+    bool isElsewhere = says == "Elsewhere" || says == "Slots" || (isAll && !isCount) ||
+                       (says == "Hosts" && !readHosts(value, word.range));
+    if (isElsewhere)
+      elsewhere_ = {value.str(), word.range};
+  }
+
+  /// Reads a file of hosts, or the configuration of accelerate.
+  void readFile(llvm::StringRef name, const RanWord &word) {
+    auto file = llvm::find_if(run_.files, [&](const auto &one) {
+      return llvm::sys::path::filename(one.first) == llvm::sys::path::filename(name);
+    });
+    TreePtr yaml = file == run_.files.end() ? nullptr : readYaml(file->second, word.range);
+    bool isYaml = yaml != nullptr && yaml->kind == Tree::Kind::Map;
+    if (file == run_.files.end() || (!isYaml && !readHosts(file->second, word.range)))
+      elsewhere_ = {name.str(), word.range};
+    for (auto [key, says] :
+         {std::pair("num_machines", "Nodes"), std::pair("num_processes", "Total")})
+      if (const Tree *value = isYaml ? yaml->find(key) : nullptr)
+        readOption(says, std::to_string(value->integer), word);
+  }
+
+  /// Reads `a:8,b:8`, `a,a,b,b` or `n[01-04],m7`, or the lines `a slots=8` of a file. Returns false
+  /// if these are no hosts.
+  bool readHosts(llvm::StringRef text, SourceRange range) {
+    constexpr int64_t kHostsMax = 100'000;
+    llvm::Regex pattern("^[ \t]*([^][{}$,:#[:space:]]*)(\\[([-0-9,]+)\\])?([^][{}$,:#[:space:]]*)"
+                        "((:|[^,\n]*[[:space:]]slots=)([0-9]+))?[^],\n{}$[]*(,|\n|$)");
+    slotsOf_.clear();
+    hasSlots_ = false;
+    hostsRange_ = range;
+    for (llvm::SmallVector<llvm::StringRef, 9> host; !text.empty();
+         text = text.drop_front(host[0].size())) {
+      if (!pattern.match(text, &host))
+        return false;
+      for (llvm::StringRef part : llvm::split(host[3].empty() ? "" : host[3], ',')) {
+        int64_t first = 0, last = 0, slots = 0;
+        auto [from, to] = part.split('-');
+        if (!part.empty() &&
+            (from.getAsInteger(10, first) || (to.empty() ? from : to).getAsInteger(10, last) ||
+             last - first > kHostsMax))
+          return false;
+        for (; first <= last && !(host[1] + host[3]).str().empty(); ++first) {
+          int64_t &held = slotsOf_[fmt::format(
+              "{}{}{}", host[1].str(), part.empty() ? "" : std::to_string(first), host[4].str())];
+          hasSlots_ |= readCount(host[7], slots) || held > 0;
+          held += std::max<int64_t>(slots, 1);
+        }
+      }
+    }
+    return !slotsOf_.empty();
+  }
+
+  /// Applies DeepSpeed's --include, `a:0,1@b`, which names GPUs of hosts, and --exclude.
+  void chooseHosts() {
+    std::map<std::string, int64_t> chosen;
+    for (llvm::StringRef part : llvm::split(include_.text, '@'))
+      if (auto [name, gpus] = part.split(':'); !name.empty()) {
+        chosen[name.str()] =
+            gpus.empty() ? slotsOf_[name.str()] : static_cast<int64_t>(gpus.count(',')) + 1;
+        hasSlots_ |= !gpus.empty();
+        hostsRange_ = include_.range;
+      }
+    if (!chosen.empty())
+      slotsOf_ = std::move(chosen);
+    for (llvm::StringRef part : llvm::split(exclude_.text, '@'))
+      if (!part.empty() && slotsOf_.erase(part.str()) == 0) // GPUs, or an unknown host
+        parts_ = exclude_;
+    bool isEven =
+        llvm::all_of(slotsOf_, [&](auto &one) { return one.second == slotsOf_.begin()->second; });
+    if (hasSlots_ && !isEven && !recipe_.has(kPerNode))
+      parts_ = {"hosts with other numbers of GPUs", hostsRange_};
+  }
+
+  /// Reads `select=4:ngpus=8:mpiprocs=8` or `nodes=4:ppn=8:gpus=8`. Chunks of one GPU share nodes.
+  void readChunks(llvm::StringRef text, SourceRange range) {
+    llvm::SmallVector<llvm::StringRef> parts;
+    text.split(parts, ':');
+    int64_t chunks = 0, gpus = 0;
+    isScattered_ |= text.startswith("place=scatter");
+    if (text.startswith("num=") && !text.contains("/task"))
+      readOption("Gpus", text.substr(4).take_while(llvm::isDigit), {"", range});
+    if (text.consume_front("select=") || text.consume_front("nodes="))
+      if (text.contains('+') || !readCount(text.split(':').first, chunks))
+        elsewhere_ = {text.str(), range};
+    for (llvm::StringRef part : parts)
+      if (chunks > 0 && (part.consume_front("ngpus=") || part.consume_front("gpus=")))
+        readCount(part, gpus);
+    if (gpus > 0) {
+      all_ = chunks * gpus, allRange_ = range;
+      chunks_ = chunks;
+    }
+    if (gpus > 1)
+      set(kPerNode, std::to_string(devices_ = gpus), range);
+    else if (chunks > 0 && gpus == 0)
+      set(kNodes, std::to_string(chunks), range);
+  }
+
+  /// Reads `gpu:8` or `gpu:h100:8`.
+  void readDevices(llvm::StringRef value, SourceRange range) {
+    llvm::SmallVector<llvm::StringRef> parts;
+    value.split(parts, ':');
+    if (parts.size() < 2 || parts.front() != "gpu")
+      return;
+    set(kPerNode, parts.back(), range);
+    readCount(parts.back(), devices_);
+    if (parts.size() == 3)
+      if (std::optional<size_t> gpu =
+              config::findEnumerator(config::EnumKind::Gpu, parts[1].lower()))
+        recipe_.set(Opt::ClusterGpu, Value::ofIndex(*gpu), range);
+  }
+
+  void set(Opt opt, llvm::StringRef text, SourceRange range) {
+    if (int64_t number = 0; readCount(text, number))
+      recipe_.set(opt, Value::ofInt(number), range);
+    else if (!text.empty() && !recipe_.has(opt))
+      recipe_.setUnknown(opt, text, range);
+  }
+
+  RecipeBuilder &recipe_;
+  const ShellRun &run_;
+  int64_t all_ = 0, tasksPerNode_ = 0;     ///< of all processes, and of those on a node; 0: unknown
+  std::map<std::string, int64_t> slotsOf_; ///< processes of each named host
+  bool hasSlots_ = false;                  ///< the names say how many
+  int64_t jobSlots_ = 0, span_ = 0;        ///< processes of LSF's job, and of each of its hosts
+  int64_t devices_ = 0;                    ///< GPUs of a node; 0: unknown
+  int64_t chunks_ = 0;                     ///< of PBS, with GPUs
+  bool isScattered_ = false;               ///< no two chunks share a node
+  int64_t times_ = 1;                      ///< by which numbers of processes are multiplied
+  RanWord include_, exclude_;              ///< hosts, and GPUs of them
+  RanWord elsewhere_, parts_; ///< what knows the nodes; what begins another part of a job
+  SourceRange allRange_, hostsRange_, tasksRange_;
+};
 
 /// Reads the flags and their values in order.
 class Flags {
@@ -262,11 +655,11 @@ private:
       return !launches.empty() && !startsScript(*other);
     });
     if (launches.empty() && !block.empty()) {
-      readMachines(recipe_, run_, others, run_.exported, {});
+      readMachines(others, run_.exported, {});
       return block;
     }
     if (launches.empty()) {
-      recipe_.diags().report(diag::ImportNoLaunch, SourceRange(), whatElse(others));
+      recipe_.diags().report(diag::ImportNoLaunch, SourceRange(), whyNoLaunch(run_));
       return std::nullopt;
     }
     if (options_.launch > launches.size() || (launches.size() > 1 && options_.launch == 0)) {
@@ -274,18 +667,6 @@ private:
       return std::nullopt;
     }
     return splitLauncher(*launches[options_.launch == 0 ? 0 : options_.launch - 1], others);
-  }
-
-  /// What a script without a launch of Megatron-LM does.
-  std::string whatElse(const std::vector<const RanCommand *> &commands) const {
-    for (const ForeignForm &form : kForeignForms)
-      for (const RanCommand *command : commands)
-        for (const RanWord &word : command->words)
-          if (isOneOf(form.words, llvm::sys::path::filename(word.text)))
-            return fmt::format("; '{}' is for {}, whose configuration files 'shardc import {} "
-                               "FILE' reads",
-                               word.text, form.program, form.name);
-    return run_.hasRun ? "" : " that its text shows; '--run' runs it";
   }
 
   void reportSeveral(const std::vector<const RanCommand *> &launches) {
@@ -351,9 +732,44 @@ private:
     Exports exports = run_.hasRun ? run_.exported : Exports();
     for (const auto &[name, value] : command.environment)
       exports[name] = value;
-    readMachines(recipe_, run_, others, exports, {words.begin(), words.begin() + program});
+    readMachines(others, exports, {words.begin(), words.begin() + program});
     words.erase(words.begin(), words.begin() + program);
     return words;
+  }
+
+  /// Reads directives, other commands, exported variables, and the words before the program.
+  void readMachines(const std::vector<const RanCommand *> &others, const Exports &exports,
+                    const std::vector<RanWord> &launcher) {
+    readMachines(others, exports, launcher, run_.directives, recipe_);
+    SourceManager sources;
+    DiagEngine quiet(sources);
+    RecipeBuilder alone(quiet); // what the script says without what the user names
+    std::vector<RanWord> directives = run_.directives;
+    llvm::erase_if(directives, [](const RanWord &word) { return !word.range.isValid(); });
+    readMachines(others, exports, launcher, directives, alone);
+    const bool isStep =
+        llvm::any_of(launcher, [](const RanWord &word) { return launcherOf(word.text) == "srun"; });
+    for (auto [opt, option, named] : {std::tuple(kNodes, "--nodes", run_.nodes),
+                                      std::tuple(kPerNode, "--gpus-per-node", run_.gpusPerNode)})
+      if (int64_t own = alone.getIntOr(opt, named); named > 0 && own != named && !isStep)
+        recipe_.diags().report(diag::ImportMachines, alone.range(opt), option, named, own,
+                               recipe_.getIntOr(opt, own));
+  }
+
+  void readMachines(const std::vector<const RanCommand *> &others, const Exports &exports,
+                    const std::vector<RanWord> &launcher, const std::vector<RanWord> &directives,
+                    RecipeBuilder &recipe) {
+    Machines machines(recipe, run_);
+    machines.readVariables(directives);
+    machines.read(directives);
+    for (const RanCommand *other : others)
+      machines.read(other->words);
+    for (const auto &[name, value] : exports)
+      machines.variables[name] = value;
+    machines.readVariables(launcher);
+    machines.takeVariables(launcher);
+    machines.read(launcher);
+    machines.finish();
   }
 
   RecipeBuilder &recipe_;
@@ -364,12 +780,6 @@ private:
 };
 
 } // namespace
-
-bool startsTraining(const RanCommand &command) {
-  std::vector<RanWord> words = cleanWords(command.words);
-  return (hasFlag(words) && nameTraining(words)) ||
-         llvm::any_of(words, [](const RanWord &word) { return isOverride(word.text); });
-}
 
 std::optional<std::string> importMegatronRun(const ShellRun &run, const ImportOptions &options,
                                              DiagEngine &diags) {

@@ -2,16 +2,30 @@
 
 #include <algorithm>
 
+#include "compiler/basic/Format.h"
 #include "compiler/basic/SourceManager.h"
+#include "compiler/upstream/Bridge.h"
+#include "compiler/upstream/FlagTable.h"
+#include "compiler/upstream/Import.h"
 #include "compiler/upstream/Yaml.h"
 #include "runtime/base/RecipeVariables.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/Path.h"
 #include "llvm/Support/Regex.h"
 
 namespace shardc::upstream {
 namespace {
 
 const Tree kNothing;
+
+/// Whether words name a training: by a flag that only a training has, or by the program's name.
+bool nameTraining(const std::vector<RanWord> &words) {
+  return llvm::any_of(words, [](const RanWord &word) {
+    llvm::StringRef text = word.text;
+    return findName(NameKind::TrainingFlag, canonicalFlag(text.split('=').first)) != nullptr ||
+           (text.endswith(".py") && text.substr(text.rfind('/') + 1).contains("train"));
+  });
+}
 
 /// The element at an index, or the value of a key; nothing if there is none.
 const Tree &elementOf(const Tree &list, size_t index) {
@@ -156,6 +170,32 @@ std::string emptyVariable(const ShellRun &run, llvm::StringRef flag) {
   return " ($" + name + " is empty)" +
          (run.hasRun ? ": give the script's arguments after '--', or '--var " + name + "=VALUE'"
                      : "");
+}
+
+bool isKnownFlag(llvm::StringRef word) {
+  llvm::StringRef name = word.split('=').first;
+  return isFlag(name) && (!findFlag(name).empty() || findName(NameKind::IdleFlag, name) != nullptr);
+}
+
+bool hasFlag(const std::vector<RanWord> &words) {
+  return llvm::any_of(words, [](const RanWord &word) { return isKnownFlag(word.text); });
+}
+
+bool startsTraining(const RanCommand &command) {
+  std::vector<RanWord> words = cleanWords(command.words);
+  return (hasFlag(words) && nameTraining(words)) ||
+         llvm::any_of(words, [](const RanWord &word) { return isOverride(word.text); });
+}
+
+std::string whyNoLaunch(const ShellRun &run) {
+  for (const ForeignForm &form : kForeignForms)
+    for (const RanCommand &command : run.commands)
+      for (const RanWord &word : command.words)
+        if (isOneOf(form.words, llvm::sys::path::filename(word.text)))
+          return fmt::format("; '{}' is for {}, whose configuration files 'shardc import {} FILE' "
+                             "reads",
+                             word.text, form.program, form.name);
+  return run.hasRun ? "" : " that its text shows; '--run' runs it";
 }
 
 std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands, DiagEngine &diags) {

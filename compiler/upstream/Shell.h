@@ -47,6 +47,9 @@ struct ShellRun {
 };
 
 bool isFlag(llvm::StringRef word);
+/// Whether a word, or one of several, is a flag that the tables have.
+bool isKnownFlag(llvm::StringRef word);
+bool hasFlag(const std::vector<RanWord> &words);
 
 /// Splits words that were quoted by mistake, such as `"--lr 3e-4"`, and removes quotes inside
 /// quotes.
@@ -55,6 +58,9 @@ std::vector<RanWord> cleanWords(const std::vector<RanWord> &words);
 /// The text with asterisks in the place of each value of a variable that has the name of a secret.
 std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::string>> &variables,
                              std::string text);
+
+/// What a script without a launch of Megatron-LM does instead.
+std::string whyNoLaunch(const ShellRun &run);
 
 /// What says that a variable is empty, where a script writes one as the value of a flag.
 std::string emptyVariable(const ShellRun &run, llvm::StringRef flag);
