@@ -25,7 +25,7 @@ RECIPES = {
     "A-684": ([], set()),
     "A-zb-boundary": ([], set()),
     "B-bad_alloc": ([], {"size-too-large"}),  # one stage for each of 10^9 layers
-    "B-sigfpe": ([], {"unknown-section", "option-elsewhere", "unknown-option", "size-too-large"}),
+    "B-sigfpe": ([], {"unknown-section", "option-elsewhere", "foreign-setting", "size-too-large"}),
     "B-sigfpe-min": ([], {"size-too-large"}),  # the number of stages wraps to 0
     "comp-91": (["--enable-pass=delay-weight-grads"], set()),
     "comp-207": ([], set()),
