@@ -241,12 +241,16 @@ Result<std::vector<float>> foldedOf(PeftFolder &folder, const HfParam &param,
     if (!isPlain || (modules.back().rows = folder.lookUp(modules.back())) == 0)
       return std::vector<float>();
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<HfWeights> weights, HfWeights::open(base, {}, {}));
-  shape = weights->shapeOf(param.name, ParamPart::Weight).value_or(Shape{});
-  std::vector<float> values;
+  Result<std::unique_ptr<HfWeights>> opened = HfWeights::open(base, {}, {});
+  if (!opened.isOk())
+    return cannotConvert("'{}' has an adapter, and recipes have none for it; it would be added to "
+                         "the base's weights, which are not read: {}",
+                         modules[0].name, opened.status().message());
+  const HfWeights &weights = **opened;
+  shape = weights.shapeOf(param.name, ParamPart::Weight).value_or(Shape{});
   if (shape.size() != 2)
-    return values;
-  ASSIGN_OR_RETURN(values, readAll(*weights, param.name, shape));
+    return std::vector<float>();
+  ASSIGN_OR_RETURN(std::vector<float> values, readAll(weights, param.name, shape));
   for (const PeftModule &module : modules) {
     ASSIGN_OR_RETURN(PeftFactors own, folder.factorsOf(module));
     const HfSegment &part = module.segments[0];

@@ -22,7 +22,7 @@ import words
 
 COLUMNS_MAX = 100
 HOUSE = ("compiler/", "grammar/", "kernels/", "runtime/")
-HOUSE_LINES_MAX = 206_620  # of all files of the house; docs/architecture.md says what they are. 203,000 are wanted
+HOUSE_LINES_MAX = 206_624  # of all files of the house; docs/architecture.md says what they are. 203,000 are wanted
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 CODE = (".cpp", ".h", ".cu", ".cuh")

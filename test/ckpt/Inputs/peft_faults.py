@@ -174,6 +174,14 @@ def check_places():
     shutil.rmtree(folder)
 
 
+def check_base():
+    """A router's adapter needs the base's weights."""
+    folder = each_folder(PLAIN["router_latent"])
+    (folder / "base/model.safetensors").unlink()
+    refused(folder, "has an adapter, and recipes have none for it; it would be added to the base's weights, which are not read: ")
+    shutil.rmtree(folder)
+
+
 def check_magnitudes():
     """Magnitudes of DoRA import if '.weight' ends their names, as in PEFT's memory, and not if the settings lack 'use_dora'."""
     folder = each_folder(PLAIN["dora"])
@@ -280,6 +288,7 @@ if __name__ == "__main__":
     check_fields()
     check_tensors()
     check_places()
+    check_base()
     check_magnitudes()
     check_overlay()
     check_parts()
