@@ -65,7 +65,7 @@ checkpoint::PeftParts partsOfTargets(const PeftSettings &settings,
   return {parts->second.isJoint, parts->second.kept, parts->second.alphas};
 }
 
-/// The kind of a parameter in recipes, of which it has the longest name; null if it has none.
+/// The kind of parameter that a recipe names, by the longest ending that matches; null without one.
 const model::ParamKindInfo *kindOf(std::string_view name) {
   const model::ParamKindInfo *found = nullptr;
   size_t longest = 0;
