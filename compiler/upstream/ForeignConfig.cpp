@@ -8,10 +8,11 @@
 #include "compiler/basic/Format.h"
 #include "compiler/config/Effect.h"
 #include "compiler/config/ForeignNames.h"
+#include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ImportedRecipe.h"
 #include "compiler/upstream/ReadValue.h"
 #include "compiler/upstream/Yaml.h"
-#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
 
 namespace shardc::upstream {

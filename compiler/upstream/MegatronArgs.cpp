@@ -740,36 +740,35 @@ private:
   /// Reads directives, other commands, exported variables, and the words before the program.
   void readMachines(const std::vector<const RanCommand *> &others, const Exports &exports,
                     const std::vector<RanWord> &launcher) {
-    readMachines(others, exports, launcher, run_.directives, recipe_);
+    auto readInto = [&](RecipeBuilder &recipe, const std::vector<RanWord> &directives) {
+      Machines machines(recipe, run_);
+      machines.readVariables(directives);
+      machines.read(directives);
+      for (const RanCommand *other : others)
+        machines.read(other->words);
+      for (const auto &[name, value] : exports)
+        machines.variables[name] = value;
+      machines.readVariables(launcher);
+      machines.takeVariables(launcher);
+      machines.read(launcher);
+      machines.finish();
+    };
+    readInto(recipe_, run_.directives);
+    const bool isStep =
+        llvm::any_of(launcher, [](const RanWord &word) { return launcherOf(word.text) == "srun"; });
+    if (isStep || (run_.nodes == 0 && run_.gpusPerNode == 0))
+      return;
     SourceManager sources;
     DiagEngine quiet(sources);
     RecipeBuilder alone(quiet); // what the script says without what the user names
     std::vector<RanWord> directives = run_.directives;
     llvm::erase_if(directives, [](const RanWord &word) { return !word.range.isValid(); });
-    readMachines(others, exports, launcher, directives, alone);
-    const bool isStep =
-        llvm::any_of(launcher, [](const RanWord &word) { return launcherOf(word.text) == "srun"; });
+    readInto(alone, directives);
     for (auto [opt, option, named] : {std::tuple(kNodes, "--nodes", run_.nodes),
                                       std::tuple(kPerNode, "--gpus-per-node", run_.gpusPerNode)})
-      if (int64_t own = alone.getIntOr(opt, named); named > 0 && own != named && !isStep)
+      if (int64_t own = alone.getIntOr(opt, named); named > 0 && own != named)
         recipe_.diags().report(diag::ImportMachines, alone.range(opt), option, named, own,
                                recipe_.getIntOr(opt, own));
-  }
-
-  void readMachines(const std::vector<const RanCommand *> &others, const Exports &exports,
-                    const std::vector<RanWord> &launcher, const std::vector<RanWord> &directives,
-                    RecipeBuilder &recipe) {
-    Machines machines(recipe, run_);
-    machines.readVariables(directives);
-    machines.read(directives);
-    for (const RanCommand *other : others)
-      machines.read(other->words);
-    for (const auto &[name, value] : exports)
-      machines.variables[name] = value;
-    machines.readVariables(launcher);
-    machines.takeVariables(launcher);
-    machines.read(launcher);
-    machines.finish();
   }
 
   RecipeBuilder &recipe_;

@@ -92,6 +92,14 @@ constexpr Tensors kTensors[] = {
 #define HF_TENSOR(architectures, parameter, tensors) {architectures, parameter, tensors},
 #include "runtime/checkpoint/HfFields.def"
 };
+
+std::string renamed(HfArch arch, std::string name, std::string_view Renamed::*from,
+                    std::string_view Renamed::*to) {
+  for (const Renamed &row : kRenamed)
+    if (size_t at = name.find(row.*from); has(row.archs, arch) && at != std::string::npos)
+      name.replace(at, (row.*from).size(), row.*to);
+  return name;
+}
 } // namespace arch
 
 /// Calls `visit` for each of the names, between which there is a separator.
@@ -200,17 +208,11 @@ json hfOption(HfArch arch, std::string_view option) {
 }
 
 std::string storedHfName(HfArch arch, std::string name) {
-  for (const arch::Renamed &row : arch::kRenamed)
-    if (size_t at = name.find(row.from); has(row.archs, arch) && at != std::string::npos)
-      name.replace(at, row.from.size(), row.to);
-  return name;
+  return arch::renamed(arch, std::move(name), &arch::Renamed::from, &arch::Renamed::to);
 }
 
 std::string loadedHfName(HfArch arch, std::string name) {
-  for (const arch::Renamed &row : arch::kRenamed)
-    if (size_t at = name.find(row.to); has(row.archs, arch) && at != std::string::npos)
-      name.replace(at, row.to.size(), row.from);
-  return name;
+  return arch::renamed(arch, std::move(name), &arch::Renamed::to, &arch::Renamed::from);
 }
 
 std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter) {

@@ -30,11 +30,11 @@ struct LoadChoice {
 /// Whether the folder has a Hugging Face model and is not a checkpoint.
 bool isHfModel(const std::string &folder);
 
-/// One opened checkpoint or model. Names, shapes and boxes are those of unsharded parameters; gated
-/// halves are joined. Weights are the fp32 masters if there are any.
 constexpr const char *kEmbeddingTable = "embedding.word_embeddings.weight",
                      *kOutputLayer = "output_layer.weight";
 
+/// One opened checkpoint or model. Names, shapes and boxes are those of unsharded parameters; gated
+/// halves are joined. Weights are the fp32 masters if there are any.
 class ParamSource {
 public:
   virtual ~ParamSource() = default;
@@ -77,7 +77,7 @@ public:
                                        ParamPart part = ParamPart::Weight) const = 0;
   /// The name of the tensor that a parameter begins as: the output layer of a model that has one
   /// table begins as its embedding.
-  std::string tensorOf(const std::string &name) const {
+  std::string_view tensorOf(std::string_view name) const {
     return name == kOutputLayer && !shapeOf(name) ? kEmbeddingTable : name;
   }
   virtual std::optional<Element> typeOf(std::string_view name,

@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/PeftAdapter.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -9,19 +8,15 @@
 #include <set>
 
 #include "runtime/base/Json.h"
-#include "runtime/base/Reports.h"
-#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/BaseRecord.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/HfArguments.h"
-#include "runtime/checkpoint/HfConvert.h"
 #include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/ParamSource.h"
 #include "runtime/checkpoint/PeftFolder.h"
 #include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/checkpoint/Reading.h"
-#include "runtime/checkpoint/RunOptions.h"
 #include "runtime/checkpoint/SafeTensors.h"
 
 namespace shardc::checkpoint {
@@ -71,6 +66,11 @@ Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector
     bool isVocab = false;
   };
   std::map<std::string, Whole> wholes; // several parameters may be rows of one tensor
+  std::map<std::string_view, std::string_view> lacking; // the first of them that is not trained
+  for (const HfParam &param : params)
+    if (!param.isOnlyWritten && !param.isOptional && !in.shapeOf(param.name))
+      for (const HfSegment &part : param.segments)
+        lacking.emplace(part.hf, param.name);
   for (const HfParam &param : params) {
     std::optional<Shape> shape = in.shapeOf(param.name);
     if (!shape || param.isOnlyWritten)
@@ -84,17 +84,14 @@ Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector
       cut[0] = std::min(cut[0], config.vocab);
     ASSIGN_OR_RETURN(std::vector<float> values, readAll(in, param.name, cut));
     const int64_t width = cut[0] > 0 ? std::ssize(values) / cut[0] : 0;
-    const bool isTable = config.isTied && param.name == kEmbeddingTable;
     if (param.isFilter)
       cut.insert(cut.begin() + 1, 1);
     for (const HfSegment &part : param.segments) {
       const int64_t rows = part.rows < 0 ? cut[0] : part.rows;
-      for (const HfParam &other : params)
-        if (!other.isOnlyWritten && !other.isOptional && !in.shapeOf(other.name) &&
-            std::ranges::find(other.segments, part.hf, &HfSegment::hf) != other.segments.end())
-          return cannotConvert("'{}' is trained whole and '{}' is not; PEFT's format has both in "
-                               "'{}'; 'shardc ckpt merge' takes them",
-                               param.name, other.name, part.hf);
+      if (auto other = lacking.find(part.hf); other != lacking.end())
+        return cannotConvert("'{}' is trained whole and '{}' is not; PEFT's format has both in "
+                             "'{}'; 'shardc ckpt merge' takes them",
+                             param.name, other->second, part.hf);
       Whole &whole = wholes[part.hf];
       whole.shape = cut, whole.isVocab = param.isVocab;
       whole.values.resize(
@@ -105,7 +102,7 @@ Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector
         std::copy_n(values.begin() + (part.row + i) * width, width,
                     whole.values.begin() + (part.hfRow + i * part.step) * width);
     }
-    if (isTable)
+    if (config.isTied && param.name == kEmbeddingTable)
       wholes[std::string(hfTensors(config.arch, "output_layer").front()) + ".weight"] = {
           std::move(values), cut, true};
   }
@@ -427,7 +424,7 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
   if (unties)
     names.push_back(kOutputLayer);
   for (const std::string &name : names) {
-    const std::string ofBase = base.tensorOf(name);
+    const std::string_view ofBase = base.tensorOf(name);
     std::optional<Shape> shape = base.shapeOf(ofBase);
     if (!shape)
       return cannotConvert("'{}' has no weight '{}'", baseFolder, ofBase);

@@ -146,6 +146,11 @@ Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &mod
   RETURN_IF_ERROR(folder.check(emit));
   for (const SafeTensor &tensor : folder.tensors_.header().tensors)
     if (std::string_view name = tensor.name; name.starts_with(kPeftPrefix)) {
+      // PEFT may store its wrappers' tensors too, and reads only the others.
+      for (std::string_view end : {".modules_to_save.weight", ".original_module.weight"})
+        if (name.ends_with(end) &&
+            folder.tensors_.find(tensor.name.substr(0, name.size() - end.size()) + ".weight"))
+          folder.taken_.insert(tensor.name);
       const std::string own(name.substr(std::string_view(kPeftPrefix).size()));
       if (model.file.prefix.empty() && own.find("language_model.") != own.npos)
         return cannotConvert("'{}' has '{}', and the model has no part 'language_model': PEFT "
@@ -161,13 +166,6 @@ Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &mod
         plain.replace(0, std::string_view("model").size(), "backbone");
       folder.plain_.emplace(std::move(plain), &tensor);
     }
-  // PEFT also stores its wrappers' tensors if asked to store embeddings, and reads only the others.
-  for (const SafeTensor &tensor : folder.tensors_.header().tensors)
-    for (std::string_view part : {".modules_to_save", ".original_module"})
-      if (size_t at = tensor.name.find(std::string(part) + ".weight");
-          at != tensor.name.npos &&
-          folder.tensors_.find(tensor.name.substr(0, at) + ".weight") != nullptr)
-        folder.taken_.insert(tensor.name);
   return folder;
 }
 

@@ -2,23 +2,24 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
 
-#include "runtime/base/Reports.h"
-#include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/HfArguments.h"
 #include "runtime/checkpoint/HfConvert.h"
 #include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/PeftFolder.h"
+#include "runtime/checkpoint/Reading.h"
+#include "runtime/checkpoint/RunOptions.h"
 
 namespace shardc::checkpoint {
 namespace {
 
-/// The two factors of a layer, combined from those of the modules that it joins. Biases and
-/// magnitudes of rows without an adapter count for nothing.
+/// The two factors of a layer, combined from those of the modules that it joins. Rows without an
+/// adapter have a bias and a magnitude of 0, and merges skip them.
 struct Factors {
   Shape aShape, bShape;
   std::vector<float> a, b, biases, magnitudes;
@@ -129,21 +130,18 @@ struct Tables {
   }
 };
 
+/// Opens the weights of the base when they are first needed.
+using OpenBase = std::function<Result<const HfWeights *>()>;
+
 /// Takes the tables that the folder trains. If PEFT trains one matrix of a tied model and does not
 /// keep the model tied, the model has two matrices, and the other one is the base's.
 Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftOptions &options,
-                          HfConfig &config) {
+                          const OpenBase &openBase, HfConfig &config) {
   Tables tables;
   const Shape shape = {config.vocab, config.hidden};
-  std::unique_ptr<HfWeights> base;
   auto ofBase = [&](const char *name) -> Result<std::vector<float>> {
-    if (!base) {
-      ASSIGN_OR_RETURN(base, HfWeights::open(options.configFolder, {}, {}));
-    }
-    std::vector<float> values(static_cast<size_t>(elementCount(shape).value_or(0)));
-    RETURN_IF_ERROR(base->read(config.isTied ? kEmbeddingTable : name, Box::whole(shape),
-                               Element::F32, values.data()));
-    return values;
+    ASSIGN_OR_RETURN(const HfWeights *weights, openBase());
+    return readAll(*weights, std::string(weights->tensorOf(name)), shape);
   };
   bool isWhole = false;
   for (auto [name, values] : tables.all()) {
@@ -231,7 +229,7 @@ Result<std::vector<float>> wholeOf(PeftFolder &folder, const HfParam &param, Sha
 /// of all of its modules added to the base's; nothing if the folder has none for one of them.
 /// `folded` receives the modules.
 Result<std::vector<float>> foldedOf(PeftFolder &folder, const HfParam &param,
-                                    const std::string &base, Shape &shape,
+                                    const OpenBase &openBase, Shape &shape,
                                     std::set<std::string> &folded) {
   std::vector<PeftModule> modules;
   for (const HfSegment &part : param.segments) {
@@ -241,16 +239,15 @@ Result<std::vector<float>> foldedOf(PeftFolder &folder, const HfParam &param,
     if (!isPlain || (modules.back().rows = folder.lookUp(modules.back())) == 0)
       return std::vector<float>();
   }
-  Result<std::unique_ptr<HfWeights>> opened = HfWeights::open(base, {}, {});
+  Result<const HfWeights *> opened = openBase();
   if (!opened.isOk())
     return cannotConvert("'{}' has an adapter, and recipes have none for it; it would be added to "
                          "the base's weights, which are not read: {}",
                          modules[0].name, opened.status().message());
-  const HfWeights &weights = **opened;
-  shape = weights.shapeOf(param.name, ParamPart::Weight).value_or(Shape{});
+  shape = (*opened)->shapeOf(param.name, ParamPart::Weight).value_or(Shape{});
   if (shape.size() != 2)
     return std::vector<float>();
-  ASSIGN_OR_RETURN(std::vector<float> values, readAll(weights, param.name, shape));
+  ASSIGN_OR_RETURN(std::vector<float> values, readAll(**opened, param.name, shape));
   for (const PeftModule &module : modules) {
     ASSIGN_OR_RETURN(PeftFactors own, folder.factorsOf(module));
     const HfSegment &part = module.segments[0];
@@ -277,7 +274,7 @@ using SaveParam =
 /// Gives `save` the parameters that the folder trains whole, and those of `folded` modules, which
 /// have what else belongs to a module, since PEFT saves all of it.
 Status takeWhole(PeftFolder &folder, const std::vector<HfParam> &params,
-                 const std::vector<PeftLinear> &linears, const std::string &base,
+                 const std::vector<PeftLinear> &linears, const OpenBase &openBase,
                  std::set<std::string> &folded, const SaveParam &save) {
   for (const HfParam &param : params) {
     if (param.isTransposed || param.isVocab)
@@ -289,10 +286,10 @@ Status takeWhole(PeftFolder &folder, const std::vector<HfParam> &params,
       shape.erase(shape.begin() + 1);
     if (values.empty() &&
         std::ranges::find(linears, param.name, &PeftLinear::name) == linears.end()) {
-      ASSIGN_OR_RETURN(values, foldedOf(folder, param, base, shape, folded));
+      ASSIGN_OR_RETURN(values, foldedOf(folder, param, openBase, shape, folded));
     }
     if (values.empty() && folded.contains(first.substr(0, first.rfind('.')))) {
-      ASSIGN_OR_RETURN(std::unique_ptr<HfWeights> weights, HfWeights::open(base, {}, {}));
+      ASSIGN_OR_RETURN(const HfWeights *weights, openBase());
       shape = weights->shapeOf(param.name, ParamPart::Weight).value_or(Shape{0});
       ASSIGN_OR_RETURN(values, readAll(*weights, param.name, shape));
     }
@@ -309,7 +306,14 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
   ASSIGN_OR_RETURN(HfConfig config, configOf(nullptr, options.configFolder));
   const bool wasTied = config.isTied;
   ASSIGN_OR_RETURN(PeftFolder folder, PeftFolder::open(in, config, options.emit));
-  ASSIGN_OR_RETURN(Tables tables, takeTables(folder, in, options, config));
+  std::unique_ptr<HfWeights> base;
+  const OpenBase openBase = [&]() -> Result<const HfWeights *> {
+    if (!base) {
+      ASSIGN_OR_RETURN(base, HfWeights::open(options.configFolder, {}, {}));
+    }
+    return base.get();
+  };
+  ASSIGN_OR_RETURN(Tables tables, takeTables(folder, in, options, openBase, config));
   std::vector<HfParam> params = hfParams(config);
   std::vector<PeftLinear> linears =
       peftLinears(config, params, [&](PeftModule &module) { return folder.lookUp(module); });
@@ -338,12 +342,11 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
     saved.push_back(name);
     jobs.push_back(jobOf(name, shape, std::move(values)));
   };
-  const Shape table = {config.vocab, config.hidden};
   for (auto [name, values] : tables.all())
     if (!values->empty())
-      save(name, table, std::move(*values));
+      save(name, {config.vocab, config.hidden}, std::move(*values));
   std::set<std::string> folded;
-  RETURN_IF_ERROR(takeWhole(folder, params, linears, options.configFolder, folded, save));
+  RETURN_IF_ERROR(takeWhole(folder, params, linears, openBase, folded, save));
   RETURN_IF_ERROR(folder.finish());
   options.names(config, params, linears, saved, settings);
   if (tables.hasTokens)

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <tuple>
 #include <utility>
 
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/BaseRecord.h"
+#include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/RunOptions.h"
 
@@ -206,8 +209,7 @@ Result<std::vector<float>> readAll(const ParamSource &from, const std::string &n
   std::vector<float> values(static_cast<size_t>(elementCount(shape).value_or(0)));
   RETURN_IF_ERROR(from.read(name, Box::whole(shape), Element::F32, values.data()));
   if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
-    return cannotConvert("'{}' of '{}' has numbers that are not finite", name,
-                         from.reader().folder());
+    return cannotConvert("'{}' of '{}' has numbers that are not finite", name, from.folder());
   return values;
 }
 

@@ -46,8 +46,7 @@ Status WeightSources::read(const std::string &name, const plan::Type &type, int6
                            int64_t count, void *dst) const {
   const Element element = elementOf(type.dtype);
   for (const auto &source : sources_) {
-    const bool isBase = source == sources_.back();
-    const std::string tensor = isBase ? source->tensorOf(name) : name;
+    const std::string_view tensor = source == sources_.back() ? source->tensorOf(name) : name;
     std::optional<Shape> shape = source->shapeOf(tensor);
     if (!shape)
       continue;

@@ -74,14 +74,14 @@ Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, s
 }
 
 std::optional<Shape> BaseWeights::shapeOf(std::string_view name) const {
-  return checkpoint_->shapeOf(checkpoint_->tensorOf(std::string(name)), ParamPart::Weight);
+  return checkpoint_->shapeOf(checkpoint_->tensorOf(name), ParamPart::Weight);
 }
 
 Status BaseWeights::read(std::string_view name, const Box &box, Element type, void *dst) const {
   std::optional<Shape> saved = shapeOf(name);
   bool isPadded = saved && box.offset[0] + box.shape[0] > (*saved)[0];
-  return checkpoint_->read(checkpoint_->tensorOf(std::string(name)), ParamPart::Weight, box, type,
-                           dst, isPadded);
+  return checkpoint_->read(checkpoint_->tensorOf(name), ParamPart::Weight, box, type, dst,
+                           isPadded);
 }
 
 Status BaseWeights::readInPieces(std::string_view name, const Box &box,

@@ -266,9 +266,8 @@ class Template:
             stop = tail.find(end_token) + len(end_token) if end_token and end_token in tail else \
                 found.end() if (found := self.ends.match(tail)) and not messages[turn].get("tool_calls") else None
             limit = self.whole(text, end + len(tail))
-            is_end = bool(end_token) and end_token in tail
-            if stop and (is_end or self.try_render(messages[:turn + 1], rest, prompt=True) == last):  # what follows may be a prompt's header
-                limit -= len(text[end + stop:limit].lstrip())
+            if stop and (end_token and end_token in tail or self.try_render(messages[:turn + 1], rest, prompt=True) == last):
+                limit -= len(text[end + stop:limit].lstrip())  # it may be a prompt's header
             spans.append((turn, self.whole(text, begin), limit))
         return spans
 

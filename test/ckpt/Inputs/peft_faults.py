@@ -175,8 +175,13 @@ def check_places():
 
 
 def check_base():
-    """A router's adapter needs the base's weights."""
+    """A router's adapter needs the base's weights, which are finite."""
     folder = each_folder(PLAIN["router_latent"])
+    tensors = peft_numbers.read(folder / "base/model.safetensors")
+    router = "model.layers.1.mlp.gate.weight"
+    tensors[router][1][0] = float("nan")
+    peft_numbers.write(folder / "base/model.safetensors", tensors)
+    refused(folder, "has numbers that are not finite")
     (folder / "base/model.safetensors").unlink()
     refused(folder, "has an adapter, and recipes have none for it; it would be added to the base's weights, which are not read: ")
     shutil.rmtree(folder)
